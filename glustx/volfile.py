@@ -1,4 +1,4 @@
-"""Volfiles: GlusterFS's text form of a graph, parsed into a tree of volumes and printed back. Pure apart from `load`."""
+"""Volfiles: GlusterFS's text form of a graph, parsed into a tree of volumes and printed back. Pure but for `load`."""
 
 from __future__ import annotations
 
@@ -136,12 +136,12 @@ def load(path: str | os.PathLike[str], *, strict: bool = True) -> Volfile:
 def parse(text: str | bytes, source: str = "<volfile>", *, strict: bool = True) -> Volfile:
     """Parse a volfile by stock's grammar (libglusterfs graph.l and graph.y, 10.3).
 
-    Stock logs and passes over a subvolume not defined earlier, a volume below itself, and an empty word where a key, value
-    or subvolume belongs. `strict` (a file of ours) refuses these; otherwise (text from GETSPEC) each becomes a warning. An
-    option key given twice is a warning in both modes, and the last value counts. After `MAX_WARNINGS` the file is refused. Refused in both though stock lets them
-    pass: backticks, whose text it runs in a shell, and what its scanner drops without a word, namely a backslash outside
-    quotes, a line break inside them, NUL, and a quote left open. A volume with a type and nothing else, a syntax error
-    in stock, is taken.
+    Stock only logs, and passes over, a subvolume not defined earlier, a volume below itself, and an empty word where
+    a key, value or subvolume belongs: `strict` (a file of ours) refuses these, else (text from GETSPEC) each is a
+    warning. An option key given twice is a warning in both modes, and the last value counts. After `MAX_WARNINGS` the
+    file is refused. Refused in both modes though stock lets them pass: backticks, whose text it runs in a shell, and
+    what its scanner drops without a word (a backslash outside quotes, a line break inside, NUL, a quote left open).
+    A volume with a type and nothing else, a syntax error in stock, is taken.
 
     Args:
         text: the volfile, at most `MAX_TEXT` long; bytes are taken as UTF-8, others kept by surrogateescape.
