@@ -1,0 +1,60 @@
+"""The exceptions a translator may raise or meet: a fop that failed, a fop that was called off, a bad option."""
+
+from __future__ import annotations
+
+import errno as _errno
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from glustx.xdata import Xdata
+
+
+class FopError(Exception):
+    """A fop that failed with an errno; the only exception a translator's method raises on purpose.
+
+    Args:
+        errno: Linux errno number, as it goes on the wire.
+        text: what was being done, for logs and the person at the edge; never sent to a peer.
+        xdata: keys that travel with the error (such as `glusterfs.preop.check.failed`).
+    """
+
+    def __init__(self, errno: int, text: str = "", xdata: Xdata | None = None) -> None:
+        super().__init__(errno, text)
+        self.errno = errno
+        self.text = text
+        self.xdata = xdata
+
+    def __str__(self) -> str:
+        name = _errno.errorcode.get(self.errno, str(self.errno))
+        return f"{name}: {self.text or os.strerror(self.errno)}"
+
+
+class FopCancelled(BaseException):
+    """Thrown into a suspended fop when its caller is gone or its deadline has passed.
+
+    A BaseException, so that no `except Exception` in a translator takes it for a failure it may handle.
+    """
+
+
+class OptionError(ValueError):
+    """An option that does not exist or whose value does not fit.
+
+    Args:
+        xlator: name of the volume in the volfile.
+        key: the option as written.
+        text: one sentence that says what is wrong and what would be right.
+    """
+
+    def __init__(self, xlator: str, key: str, text: str) -> None:
+        super().__init__(xlator, key, text)
+        self.xlator = xlator
+        self.key = key
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"volume {self.xlator}, option {self.key}: {self.text}"
+
+
+class GraphError(ValueError):
+    """A graph that cannot be built or brought up: unknown type, wrong number of subvolumes, a storage that refuses."""

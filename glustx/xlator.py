@@ -1,0 +1,237 @@
+"""The base of every translator: which of its methods answers which fop, events, options, lifecycle.
+
+A translator defines an `async def` named after each fop it changes, or one method marked `@handles(effects)` for a
+whole kind. Everything else passes through and costs nothing: when the graph is activated each fop is resolved, once,
+to the method of the first translator below that cares. A method winds with `await self.child(req)`; the next line is
+the unwind.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from glustx import fops
+from glustx.errors import FopError, GraphError
+from glustx.fops import FOPS, Fop, Reply
+from glustx.options import OptionSet
+
+if TYPE_CHECKING:
+    from glustx.graph import Graph
+
+Method = Callable[[Any], Coroutine[Any, Any, Any]]
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+class Event(enum.Enum):
+    """What happens to a graph besides fops. The first group travels up from where it arose, the second down."""
+
+    CHILD_UP = "child-up"
+    CHILD_DOWN = "child-down"
+    CHILD_CONNECTING = "child-connecting"
+    UPCALL = "upcall"
+    VOLFILE_MODIFIED = "volfile-modified"
+
+    PARENT_UP = "parent-up"
+    PARENT_DOWN = "parent-down"
+    CLIENT_GONE = "client-gone"
+
+    @property
+    def goes_down(self) -> bool:
+        """True for events that travel from parent to child."""
+        return self in (Event.PARENT_UP, Event.PARENT_DOWN, Event.CLIENT_GONE)
+
+
+def handles(effects: int) -> Callable[[M], M]:
+    """Mark a method as the answer to every fop that has one of `effects` and no method of its own name."""
+
+    def mark(method: M) -> M:
+        method.__handles__ = effects  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+class Wind:
+    """A child as its parent sees it: a callable that takes a request and returns the coroutine of its answer."""
+
+    __slots__ = ("table", "xlator")
+
+    def __init__(self, xlator: Xlator) -> None:
+        self.xlator = xlator
+        self.table = xlator.table
+
+    def __call__(self, req: Fop) -> Coroutine[Any, Any, Any]:
+        return self.table[type(req)](req)
+
+    def __repr__(self) -> str:
+        return f"<child {self.xlator.name}>"
+
+
+class Xlator:
+    """Base class of translators.
+
+    Args:
+        name: the volume's name in the volfile.
+        options: this class's `Options`.
+        subvolumes: the translators below, in the volfile's order.
+
+    Class attributes:
+        Options: the option set.
+        subvolume_count: (least, most) children; most None means any number.
+        type_name: `category/name`, derived from the module.
+        stand_in: True for a type that only passes through and is listed as such.
+    """
+
+    class Options(OptionSet):
+        """No options."""
+
+    type_name: ClassVar[str] = ""
+    subvolume_count: ClassVar[tuple[int, int | None]] = (1, 1)
+    stand_in: ClassVar[bool] = False
+    _answers: ClassVar[dict[str, tuple[str, str]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        parts = cls.__module__.split(".")
+        if len(parts) >= 4 and parts[1] == "xlators":
+            cls.type_name = f"{parts[-2]}/{parts[-1].replace('_', '-')}"
+        cls._answers = _answers_of(cls)
+
+    def __init__(self, name: str, options: OptionSet, subvolumes: list[Xlator]) -> None:
+        self.name = name
+        self.options: Any = options
+        self.subvolumes = subvolumes
+        self.parents: list[Xlator] = []
+        self.graph: Graph
+        self.table: dict[type[Fop], Method] = {}
+        self.children: list[Wind] = []
+        for child in subvolumes:
+            child.parents.append(self)
+
+    @property
+    def child(self) -> Wind:
+        """The only child; `wire` puts the real one in an instance attribute of the same name."""
+        raise GraphError(f"{self.name} ({self.type_name}) has no single child, or is not activated")
+
+    def __repr__(self) -> str:
+        return f"<{self.type_name} {self.name}>"
+
+    # -- lifecycle -------------------------------------------------------------------------------------------------
+
+    def wire(self, graph: Graph) -> None:
+        """Resolve every fop; called once by the graph, children first."""
+        self.graph = graph
+        self.children = [Wind(child) for child in self.subvolumes]
+        if len(self.children) == 1:
+            self.__dict__["child"] = self.children[0]
+        answers = type(self)._answers
+        for name, cls in FOPS.items():
+            answer = answers.get(name)
+            if answer is not None:
+                self.table[cls] = getattr(self, answer[0])
+            elif len(self.children) == 1:
+                self.table[cls] = self.subvolumes[0].table[cls]
+            else:
+                self.table[cls] = self._unsupported
+
+    async def _unsupported(self, req: Fop) -> Reply:
+        raise FopError(errno.EOPNOTSUPP, f"{self.type_name} does not answer {req.name}")
+
+    async def start(self) -> None:
+        """Open what the translator needs (a brick, a connection); children are up already. GraphError refuses."""
+
+    async def stop(self) -> None:
+        """Give back what `start` took; parents are stopped already."""
+
+    def check_options(self, options: Any) -> None:
+        """Refuse (OptionError) a combination of values that no single field can; called before `start` and before a
+        reconfigure takes effect."""
+
+    def options_changed(self, old: Any) -> None:
+        """Follow a live change of `self.options`; must not fail."""
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    def notify(self, event: Event, source: Xlator | None = None, data: Any = None) -> None:
+        """Hear of an event; by default pass it on in its direction.
+
+        Args:
+            source: the child or parent that passed it on, None where it arose.
+            data: what belongs to it (UPCALL: the message; CLIENT_GONE: the client's name).
+        """
+        if event.goes_down:
+            for child in self.subvolumes:
+                child.notify(event, self, data)
+        else:
+            self.tell_parents(event, data)
+
+    def tell_parents(self, event: Event, data: Any = None) -> None:
+        """Send an event up."""
+        for parent in self.parents:
+            parent.notify(event, self, data)
+        if not self.parents and hasattr(self, "graph"):
+            self.graph.event(event, data)
+
+    # -- what people see -------------------------------------------------------------------------------------------
+
+    def statedump(self) -> dict[str, Any]:
+        """Return what the translator knows of itself, as plain values, for a statedump."""
+        return {}
+
+    def limits(self) -> dict[str, Any]:
+        """Return capabilities and limits as seen from above; a parent merges its children's.
+
+        Keys: `zero_method`, `block_size`, `max_zerofill` where known.
+        """
+        merged: dict[str, Any] = {}
+        for child in self.subvolumes:
+            for key, value in child.limits().items():
+                if key not in merged:
+                    merged[key] = value
+                elif isinstance(value, int) and isinstance(merged[key], int):
+                    merged[key] = max(merged[key], value) if key == "block_size" else min(merged[key], value)
+                elif merged[key] != value:
+                    merged[key] = "mixed"
+        return merged
+
+    @classmethod
+    def how(cls, fop: str) -> str:
+        """Tell how this class treats a fop: "own", "by effect" or "pass"."""
+        answer = cls._answers.get(fop)
+        return answer[1] if answer else "pass"
+
+
+def _answers_of(cls: type[Xlator]) -> dict[str, tuple[str, str]]:
+    """Map fop name to (method name, how); raise TypeError for what cannot be meant."""
+    answers: dict[str, tuple[str, str]] = {}
+    marked: dict[str, int] = {}
+    for name in dir(cls):
+        method = inspect.getattr_static(cls, name)
+        if name in FOPS and callable(method):
+            if not inspect.iscoroutinefunction(method):
+                raise TypeError(f"{cls.__qualname__}.{name} answers a fop and must be async")
+            answers[name] = (name, "own")
+        effects = getattr(method, "__handles__", 0)
+        if effects:
+            marked[name] = effects
+    for fop, declared in FOPS.items():
+        if fop in answers:
+            continue
+        claims = [name for name, effects in marked.items() if declared.effects & effects]
+        if len(claims) > 1:
+            raise TypeError(f"{cls.__qualname__}: {' and '.join(sorted(claims))} both claim {fop}")
+        if claims:
+            answers[fop] = (claims[0], "by effect")
+    return answers
+
+
+def matrix_row(cls: type[Xlator]) -> dict[str, str]:
+    """Return fop name to "own", "by effect" or "pass" for one class (its row of the golden matrix)."""
+    return {name: cls.how(name) for name in FOPS}
+
+
+ALL = fops.ALL_EFFECTS

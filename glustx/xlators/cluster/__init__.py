@@ -1,0 +1,1 @@
+"""Translators with several subvolumes."""

@@ -1,0 +1,1 @@
+"""Translators that watch fops or disturb them on purpose."""

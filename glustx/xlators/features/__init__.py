@@ -1,0 +1,1 @@
+"""Translators that add meaning: locks, limits, accounting."""

@@ -1,0 +1,76 @@
+"""Translator types of stock volfiles that glustx does not have: those that may be passed through, and those that must
+not be.
+
+A stand-in changes nothing, is listed when the graph starts, and shows in status; so nobody is misled about what
+protects the data. A type whose absence would lose or misplace data is refused instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from glustx.options import OptionSet, parse_bool
+from glustx.xlator import Xlator
+
+STAND_INS = frozenset(
+    {
+        "cluster/distribute",
+        "features/access-control",
+        "features/arbiter",
+        "features/barrier",
+        "features/bitrot-stub",
+        "features/changelog",
+        "features/index",
+        "features/leases",
+        "features/marker",
+        "features/quota",
+        "features/read-only",
+        "features/selinux",
+        "features/sdfs",
+        "features/trash",
+        "features/upcall",
+        "features/worm",
+        "performance/io-cache",
+        "performance/md-cache",
+        "performance/nl-cache",
+        "performance/open-behind",
+        "performance/quick-read",
+        "performance/read-ahead",
+        "performance/readdir-ahead",
+        "performance/write-behind",
+        "system/posix-acl",
+    }
+)
+
+REFUSED = {
+    "cluster/replicate": "without replication a write would reach one copy only",
+    "cluster/disperse": "without erasure coding the bricks hold no readable data",
+    "features/shard": "without sharding only the first block of a file would be seen",
+}
+
+# Options under which a type may not be passed through: someone relies on what it does.
+RELIED_ON = {
+    "features/quota": ("server-quota",),
+    "features/marker": ("quota", "inode-quota", "xtime"),
+    "features/read-only": ("read-only",),
+    "features/worm": ("worm", "worm-file-level"),
+    "features/selinux": (),
+}
+
+
+def relied_on(type_name: str, texts: Mapping[str, str]) -> str:
+    """Return the option that forbids a stand-in for `type_name`, or "" when none does."""
+    for key in RELIED_ON.get(type_name, ()):
+        text = texts.get(key)
+        if text is not None and parse_bool(text):
+            return key
+    return ""
+
+
+class StandIn(Xlator):
+    """Passes every fop and event through."""
+
+    stand_in = True
+
+    class Options(OptionSet):
+        """Takes any option, uses none."""

@@ -1,0 +1,1 @@
+"""Translators that keep files: where fops become system calls."""
