@@ -66,8 +66,9 @@ def known_types() -> list[str]:
         package = importlib.import_module(f"glustx.xlators.{category.name}")
         for module in pkgutil.iter_modules(package.__path__):
             source = importlib.util.find_spec(f"{package.__name__}.{module.name}")
-            text = source.loader.get_source(source.name) if source and source.loader else ""  # type:
-            ignore[attr-defined] if text and re.search(r"^class \w+\([^)]*\bXlator\b", text, re.MULTILINE):
+            loader: Any = source.loader if source else None
+            text = loader.get_source(f"{package.__name__}.{module.name}") if loader else ""
+            if text and re.search(r"^class \w+\([^)]*\bXlator\b", text, re.MULTILINE):
                 found.append(f"{category.name}/{module.name.replace('_', '-')}")
     return sorted(found)
 
@@ -158,15 +159,16 @@ class Graph:
             if len(children) < least or (most is not None and len(children) > most):
                 wanted = str(least) if least == most else f"{least} to {most if most is not None else 'any number'}"
                 raise GraphError(
-                    f"{spec.source}: volume {volume.name} of type {volume.type} has {len(children)} subvolumes, not
-                    {wanted}"
+                    f"{spec.source}: volume {volume.name} of type {volume.type} has {len(children)} subvolumes, "
+                    f"not {wanted}"
                 )
             xlator = kind(volume.name, options, children)
             if kind is StandIn:
                 needed = relied_on(volume.type, volume.options)
                 if needed:
-                    raise GraphError(f"{volume.type} ({volume.name}) has {needed} on, which is not offered; turn it
-                    off")
+                    raise GraphError(
+                        f"{volume.type} ({volume.name}) has {needed} on, which is not offered; turn it off"
+                    )
                 graph.notes.append(f"{volume.type} ({volume.name}) is a stand-in that passes everything through")
             graph.xlators[volume.name] = xlator
         if not graph.xlators:

@@ -79,9 +79,7 @@ def option(
 
 def wildcard(pattern: str, doc: str, *, live: bool = False) -> Any:
     """Declare a family of options by an fnmatch pattern (`auth.addr.*.allow`); the field is a dict of key to text."""
-    return _Declared(
-        default=None, doc=doc, key=pattern, low=None, high=None, choices=(), live=live, pattern=True
-    )
+    return _Declared(default=None, doc=doc, key=pattern, low=None, high=None, choices=(), live=live, pattern=True)
 
 
 def parse_size(text: str) -> int:
@@ -89,8 +87,8 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if not match:
         raise ValueError(f"{text!r} is not a size (such as 4096, 64KB, 1GB)")
-    return int(float(match[1]) * _SIZES[match[2].upper()]) if "." in match[1] else int(match[1]) *
-    _SIZES[match[2].upper()]
+    unit = _SIZES[match[2].upper()]
+    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
 
 
 def parse_seconds(text: str) -> float:
