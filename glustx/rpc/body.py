@@ -20,7 +20,7 @@ import msgspec
 
 from glustx.rpc import dict_v1
 from glustx.rpc.xdr import Reader, Writer, XdrError
-from glustx.values import Flock, Iatt
+from glustx.values import IATT_ALL, Flock, Iatt
 
 U32 = Annotated[int, "u32"]
 I32 = Annotated[int, "i32"]
@@ -45,6 +45,7 @@ def _read_iatt(reader: Reader) -> Iatt:
     atime, atime_nsec, mtime, mtime_nsec, ctime, ctime_nsec = times
     return Iatt(
         gfid=gfid,
+        flags=IATT_ALL,
         ino=ino,
         dev=dev,
         mode=mode,
@@ -118,7 +119,7 @@ class Body(msgspec.Struct, frozen=True):
     def encode(self) -> bytes:
         """Return the XDR body; XdrError for a value that does not fit its field."""
         writer = Writer()
-        for field, kind in _layout(type(self)):
+        for field, kind in self.kinds().items():
             _WRITE[kind](writer, getattr(self, field))
         return bytes(writer)
 
@@ -126,12 +127,13 @@ class Body(msgspec.Struct, frozen=True):
     def decode(cls: type[B], body: bytes | bytearray | memoryview) -> B:
         """Return what a whole XDR body holds; XdrError when it is anything else."""
         reader = Reader(body)
-        values = [_READ[kind](reader) for _, kind in _layout(cls)]
+        values = [_READ[kind](reader) for kind in cls.kinds().values()]
         reader.done()
         return cls(*values)
 
-
-@functools.cache
-def _layout(cls: type[Body]) -> tuple[tuple[str, str], ...]:
-    hints = typing.get_type_hints(cls, include_extras=True)
-    return tuple((field, hints[field].__metadata__[0]) for field in cls.__struct_fields__)
+    @classmethod
+    @functools.cache
+    def kinds(cls) -> dict[str, str]:
+        """Return the wire type of each field, in their order."""
+        hints = typing.get_type_hints(cls, include_extras=True)
+        return {field: hints[field].__metadata__[0] for field in cls.__struct_fields__}
