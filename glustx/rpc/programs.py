@@ -121,27 +121,23 @@ class DumpRequest(Body, frozen=True):
 
 
 class DumpReply(msgspec.Struct, frozen=True):
-    """The programs there are, as (name, number, version)."""
+    """The programs there are; one that came over the wire has no procedures."""
 
-    programs: tuple[tuple[str, int, int], ...]
+    programs: tuple[Program, ...]
     op_ret: int = 0
     op_errno: int = 0
     gfs_id: int = 0
 
-    @classmethod
-    def listing(cls, *programs: Program) -> DumpReply:
-        """Return the answer of a server that has `programs`."""
-        return cls(tuple((program.name, program.number, program.version) for program in programs))
-
     def offers(self, program: Program) -> bool:
         """Tell whether this version of the program is there; its name is free text and does not count."""
-        return any((number, version) == (program.number, program.version) for _, number, version in self.programs)
+        wanted = (program.number, program.version)
+        return any((known.number, known.version) == wanted for known in self.programs)
 
     def encode(self) -> bytes:
         """Return the XDR body."""
 
-        def item(writer: Writer, program: tuple[str, int, int]) -> None:
-            writer.text(program[0]).u64(program[1]).u64(program[2])
+        def item(writer: Writer, program: Program) -> None:
+            writer.text(program.name).u64(program.number).u64(program.version)
 
         return bytes(Writer().u64(self.gfs_id).i32(self.op_ret).i32(self.op_errno).linked(self.programs, item))
 
@@ -150,7 +146,7 @@ class DumpReply(msgspec.Struct, frozen=True):
         """Return what a whole XDR body holds; XdrError when it is anything else."""
         reader = Reader(body)
         gfs_id, op_ret, op_errno = reader.u64(), reader.i32(), reader.i32()
-        programs = tuple(reader.linked(lambda r: (r.text(), r.u64(), r.u64())))
+        programs = tuple(reader.linked(lambda r: Program(r.text(), r.u64(), r.u64())))
         reader.done()
         return cls(programs, op_ret, op_errno, gfs_id)
 
@@ -205,15 +201,15 @@ class GetspecReply(Body, frozen=True):
 class SetvolumeRequest(Body, frozen=True):
     """Asks to be let at a brick: `process-uuid`, `remote-subvolume` and `fops-version` are required by stock."""
 
-    options: Dict
+    pairs: Dict
 
 
 class SetvolumeReply(Body, frozen=True):
     """Lets a client at the brick (`op_ret` 0; `op_errno` then says nothing) or not."""
 
-    op_ret: I32
-    op_errno: I32
-    answers: Dict = {}
+    op_ret: I32 = 0
+    op_errno: I32 = 0
+    pairs: Dict = {}
 
 
 class SetLkVerRequest(Body, frozen=True):
@@ -226,24 +222,24 @@ class SetLkVerRequest(Body, frozen=True):
 class SetLkVerReply(Body, frozen=True):
     """Repeats the version."""
 
-    op_ret: I32
-    op_errno: I32
-    lk_ver: I32
+    op_ret: I32 = 0
+    op_errno: I32 = 0
+    lk_ver: I32 = 0
 
 
 class GetVolumeInfoRequest(Body, frozen=True):
     """Asks for facts of a volume: `volname` and `flags` 1 for the volume's id."""
 
-    question: Dict
+    pairs: Dict
 
 
 class GetVolumeInfoReply(Body, frozen=True):
     """Facts of a volume (`volume_id`), or why there are none."""
 
-    op_ret: I32
-    op_errno: I32
-    errstr: Text
-    facts: Dict = {}
+    op_ret: I32 = 0
+    op_errno: I32 = 0
+    errstr: Text = ""
+    pairs: Dict = {}
 
 
 # -- Portmap -----------------------------------------------------------------------------------------------------------
@@ -258,10 +254,10 @@ class PortByBrickRequest(Body, frozen=True):
 class PortByBrickReply(Body, frozen=True):
     """The port; an unknown brick has `op_ret` -1 and zeroes."""
 
-    op_ret: I32
-    op_errno: I32
-    status: I32
-    port: I32
+    op_ret: I32 = 0
+    op_errno: I32 = 0
+    status: I32 = 0
+    port: I32 = 0
 
 
 class SignInRequest(Body, frozen=True):

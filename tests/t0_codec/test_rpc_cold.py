@@ -116,10 +116,10 @@ def test_what_the_captured_records_say() -> None:
     assert glusterd.offers(programs.PORTMAP) and not glusterd.offers(programs.FOP_400)
     assert brick.offers(programs.FOP_400) and not brick.offers(programs.PORTMAP)
     assert programs.PortByBrickReply.decode(body_of("portbybrick-reply")).port > 49151
-    setvolume = programs.SetvolumeRequest.decode(body_of("setvolume-call")).options
+    setvolume = programs.SetvolumeRequest.decode(body_of("setvolume-call")).pairs
     assert dict_v1.text(setvolume, b"fops-version") == "1298437"
     assert dict_v1.text(setvolume, b"process-uuid").startswith("CTX_ID:")
-    assert dict_v1.text(programs.SetvolumeReply.decode(body_of("setvolume-reply")).answers, b"child_up") == "1"
+    assert dict_v1.text(programs.SetvolumeReply.decode(body_of("setvolume-reply")).pairs, b"child_up") == "1"
     event = callbacks.CacheInvalidation.decode(body_of("cache-invalidation"))
     assert event.event_type == callbacks.EVENT_CACHE_INVALIDATION and len(event.gfid) == 36
     assert event.stat.is_reg()
@@ -344,8 +344,8 @@ def test_random_headers_raise_only_xdr_error(parse, data: bytes) -> None:
         pass
 
 
-@given(st.lists(st.tuples(FIELDS["text"], u64, u64), max_size=5))
-def test_dump_round(listed: list[tuple[str, int, int]]) -> None:
+@given(st.lists(st.builds(programs.Program, FIELDS["text"], u64, u64), max_size=5))
+def test_dump_round(listed: list[programs.Program]) -> None:
     reply = programs.DumpReply(tuple(listed))
     assert programs.DumpReply.decode(reply.encode()) == reply
 
