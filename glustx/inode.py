@@ -38,7 +38,7 @@ class Fd:
         directory: True when opened by OPENDIR.
     """
 
-    __slots__ = ("anonymous", "client", "directory", "flags", "gfid", "slots")
+    __slots__ = ("__weakref__", "anonymous", "client", "directory", "flags", "gfid", "slots")
 
     def __init__(
         self, gfid: bytes, flags: int, *, anonymous: bool = False, directory: bool = False, client: str = ""
@@ -85,7 +85,6 @@ class InodeTable:
         inode = self._old.pop(gfid, None) or Inode(gfid)
         self._young[gfid] = inode
         if len(self._young) > self._half:
-            # Doubling the half when most inodes are held keeps the rotation from running on every get.
             held = {g: i for g, i in self._old.items() if i.holds}
             held.update(self._young)
             self._old, self._young = held, {}

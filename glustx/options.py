@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import math
 import re
 import typing
 from collections.abc import Mapping
@@ -209,6 +210,8 @@ class OptionSet:
             value = _parse(info.kind, text)
         except ValueError as error:
             raise OptionError(xlator, key, str(error)) from None
+        if isinstance(value, float) and not math.isfinite(value):
+            raise OptionError(xlator, key, f"{text!r} is not a number one can use")
         if info.choices and value not in info.choices:
             raise OptionError(xlator, key, f"{text!r} is not one of {', '.join(info.choices)}")
         if (info.low is not None and value < info.low) or (info.high is not None and value > info.high):

@@ -129,13 +129,13 @@ class Run:
         self._park(waiter)
 
     def _park(self, waiter: Waiter[Any]) -> None:
-        if self._doom is not None:
-            error, self._doom = self._doom, None
-            self._step(error)
-        elif not isinstance(waiter, Waiter):
+        if not isinstance(waiter, Waiter):
             self._step(TypeError(f"a fop may await only a Waiter, not {type(waiter).__name__}"))
             return
         self._waiter = waiter
+        if self._doom is not None:
+            _turn.ready.append(self._strike)
+            return
         if waiter.done:
             _turn.ready.append(self._step)
         elif waiter._wake is not None:
@@ -157,23 +157,32 @@ class Run:
         else:
             self._park(waiter)
 
+    def _strike(self) -> None:
+        error, self._doom = self._doom, None
+        if error is not None:
+            self._step(error)
+
     def cancel(self, error: BaseException | None = None) -> None:
         """Throw FopCancelled (or `error`) into the coroutine where it is suspended; no effect once it has ended.
 
-        The coroutine may take its time to undo what it began; `finish` is called when it is through.
+        It strikes as a resumption of its own, never inside the step of the coroutine that cancels. When the coroutine's
+        own resumption is queued already (or it is running) it strikes at the next place where it would wait. What it
+        waits for may still be set before it strikes: whoever is handed something that way must give it back. The
+        coroutine may take its time to undo what it began; `finish` is called when it is through.
         """
-        if self.done:
+        if self.done or self._doom is not None:
             return
+        self._doom = error or FopCancelled()
         waiter = self._waiter
-        if waiter.done:
-            # Its resumption is queued already; the cancellation strikes at the next place where it would wait.
-            self._doom = error or FopCancelled()
-            return
-        waiter._wake = None
-        turn(self._step, error or FopCancelled())
+        if waiter._wake is not None:
+            waiter._wake = None
+            turn(_turn.ready.append, self._strike)
 
     def close(self) -> None:
-        """Drop the coroutine without letting it wait again: for teardown, when nobody will ever resume it."""
+        """Drop the coroutine without letting it wait again: for teardown, when nobody will ever resume it.
+
+        Its `finally` blocks run; `finish` is not called.
+        """
         if not self.done:
             self.done = True
             self._waiter._wake = None
@@ -219,14 +228,7 @@ def run_now(co: Coroutine[Any, Any, T]) -> T:
 def spawn(co: Coroutine[Any, Any, T]) -> Waiter[T]:
     """Start `co` beside the caller and return a waiter of its result. Must be called inside a turn."""
     waiter: Waiter[T] = Waiter()
-
-    def finish(value: Any, error: BaseException | None) -> None:
-        if error is not None:
-            waiter.fail(error)
-        else:
-            waiter.set(value)
-
-    drive(co, finish)
+    drive(co, _into(waiter))
     return waiter
 
 
@@ -235,11 +237,16 @@ async def shield(co: Coroutine[Any, Any, T]) -> T:
 
     For the second half of a transaction: an unlock or a post-op that must happen once the first half has.
     """
-    inner = spawn(co)
+    inner: Waiter[T] = Waiter()
+    run = drive(co, _into(inner))
     cancelled: FopCancelled | None = None
     while not inner.done:
         try:
             await inner
+        except GeneratorExit:
+            if run is not None:
+                run.close()
+            raise
         except FopCancelled as stop:
             if inner.done:
                 raise
@@ -249,6 +256,16 @@ async def shield(co: Coroutine[Any, Any, T]) -> T:
     if cancelled is not None:
         raise cancelled
     return await inner
+
+
+def _into(waiter: Waiter[Any]) -> Finish:
+    def finish(value: Any, error: BaseException | None) -> None:
+        if error is not None:
+            waiter.fail(error)
+        else:
+            waiter.set(value)
+
+    return finish
 
 
 class Outcome(Generic[T]):
@@ -298,14 +315,17 @@ async def fan_out(cos: Iterable[Coroutine[Any, Any, T]]) -> list[Outcome[T]]:
     if left == 0:
         return outcomes
     stop: FopCancelled | None = None
-    waiting = done
     while True:
         try:
-            await waiting
+            await done
             break
+        except GeneratorExit:
+            for run in runs:
+                if run is not None:
+                    run.close()
+            raise
         except FopCancelled as error:
             stop = error
-            waiting = done
             for run in runs:
                 if run is not None:
                     run.cancel()
@@ -385,7 +405,10 @@ class Queue(Generic[T]):
             return await waiter
         except BaseException:
             if waiter.done and waiter._error is None:
-                self._items.appendleft(waiter._value)
+                if self._getters:
+                    self._getters.popleft().set(waiter._value)
+                else:
+                    self._items.appendleft(waiter._value)
             elif waiter in self._getters:
                 self._getters.remove(waiter)
             raise

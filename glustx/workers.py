@@ -29,7 +29,8 @@ class _Burst:
     __slots__ = ("lock", "posted", "reactor", "results")
 
     def __init__(self, reactor: Reactor) -> None:
-        self.reactor = reactor
+        # Weak: the pool finds this object by the reactor, and must not be what keeps the reactor alive.
+        self.reactor = weakref.ref(reactor)
         self.results: deque[tuple[Waiter[Any], Any, BaseException | None]] = deque()
         self.posted = False
         self.lock = threading.Lock()
@@ -40,8 +41,10 @@ class _Burst:
             if self.posted:
                 return
             self.posted = True
+        reactor = self.reactor()
         try:
-            self.reactor.post(self.deliver)
+            if reactor is not None:
+                reactor.post(self.deliver)
         except RuntimeError:
             pass  # the reactor is closed: nobody waits any more
 

@@ -33,6 +33,7 @@ ENTRYLK_COUNT = b"glusterfs.entrylk-count"
 POSIXLK_COUNT = b"glusterfs.posixlk-count"
 PARENT_ENTRYLK = b"glusterfs.parent-entrylk"
 INODELK_DOM_COUNT = b"glusterfs.inodelk-dom-count"
+MULTI_DOM_LK_COUNT = b"glusterfs.multi-dom-lk-cnt-req"
 LINK_COUNT = b"link-count"
 GET_LINK_COUNT = b"get-link-count"
 GET_SIZE = b"get-size"
@@ -176,6 +177,10 @@ class Xdata(Mapping[bytes, Any]):
             else:
                 yield key, pair
 
+    def names_any(self, keys: frozenset[bytes]) -> bool:
+        """Tell whether one of `keys` is here; quicker than asking for each."""
+        return not keys.isdisjoint(self._pairs)
+
     def plus(self, more: Mapping[bytes, object]) -> Xdata:
         """Return a copy with `more` added or replaced."""
         merged: dict[bytes, object] = dict(self.typed())
@@ -258,6 +263,12 @@ def decode_at(buf: bytes | bytearray | memoryview, pos: int, end: int) -> tuple[
 
     Raises XdataError for anything that is not a dictionary. `xdr_size` is not trusted: stock ignores it here.
     """
+    xdata, pos, _ = _decode(buf, pos, end)
+    return xdata, pos
+
+
+def _decode(buf: bytes | bytearray | memoryview, pos: int, end: int) -> tuple[Xdata, int, int]:
+    # Besides what `decode_at` returns: where the 16 bytes of the gfid-req lie, -1 when there are none.
     if end - pos < 12:
         raise XdataError("dict header cut short")
     _, count, npairs = _HEAD.unpack_from(buf, pos)
@@ -265,10 +276,11 @@ def decode_at(buf: bytes | bytearray | memoryview, pos: int, end: int) -> tuple[
     if count < 0 or npairs == 0:
         if npairs:
             raise XdataError(f"NULL dict with {npairs} pairs")
-        return EMPTY, pos
+        return EMPTY, pos, -1
     if npairs > MAX_PAIRS or npairs * 12 > end - pos:
         raise XdataError(f"dict announces {npairs} pairs")
     pairs: dict[bytes, Typed] = {}
+    req_at = -1
     try:
         for _ in range(npairs):
             key, pos = _opaque_at(buf, pos, end)
@@ -302,13 +314,16 @@ def decode_at(buf: bytes | bytearray | memoryview, pos: int, end: int) -> tuple[
                 raise XdataError(f"unknown value type {kind}")
             if pos > end:
                 raise XdataError("dict cut short")
-            pairs[key[:-1] if key.endswith(b"\0") else key] = Typed(kind, value)
+            key = key[:-1] if key.endswith(b"\0") else key
+            pairs[key] = Typed(kind, value)
+            if key == GFID_REQ:
+                req_at = pos - 16 if kind == GFUUID else -1
     except struct.error:
         raise XdataError("dict cut short") from None
     req = pairs.get(GFID_REQ)
     if req is not None and (not isinstance(req.value, bytes) or len(req.value) != 16):
         raise XdataError("gfid-req is not 16 bytes")
-    return Xdata(pairs), pos
+    return Xdata(pairs), pos, req_at
 
 
 def _opaque_at(buf: bytes | bytearray | memoryview, pos: int, end: int) -> tuple[bytes, int]:
@@ -353,12 +368,11 @@ class XdataMemo:
                 return Xdata._share(template, raw[cut : cut + 16])
         else:
             key = raw
-        xdata, stop = decode_at(raw, 0, len(raw))
+        xdata, stop, req_at = _decode(raw, 0, len(raw))
         if stop < len(raw):
             raise XdataError(f"{len(raw) - stop} bytes after the dict")
         # A mark inside some other value must not pass for the key itself.
-        plain = mark < 0 or (xdata.gfid_req == raw[cut : cut + 16] and raw.count(_GFID_REQ_MARK) == 1)
-        if plain and len(raw) <= self._largest:
+        if (mark < 0 or req_at == cut) and len(raw) <= self._largest:
             if len(self._known) >= self._limit:
                 self._known = {NULL_RAW: EMPTY}
             self._known[key] = xdata
