@@ -426,11 +426,25 @@ def wire_bytes(volume: Volume) -> int:
     return int(links[0]["stats64"]["rx"]["bytes"])
 
 
+class Mounted(type(Path())):
+    """The root of a mount, and its client process."""
+
+    client: int
+
+    def kill_client(self) -> None:
+        """SIGKILL the client: the calls that hang on this mount end with ENOTCONN, and it stays dead."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.client, signal.SIGKILL)
+
+
 @contextlib.contextmanager
-def stock_mount(volume: Volume, mountpoint: Path, options: Sequence[str] = ()) -> Iterator[Path]:
+def stock_mount(
+    volume: Volume, mountpoint: Path, options: Sequence[str] = (), deadline: float = 100.0
+) -> Iterator[Mounted]:
     """Mount `volume` on the existing folder `mountpoint` with stock's mount -t glusterfs; yields `mountpoint`.
 
-    options: more mount options, such as "acl". At the end the file system is unmounted and its client process gone;
+    options: more mount options, such as "acl". After `deadline` seconds the client is killed, so that a brick that
+    stops answering fails the test instead of hanging it. At the end the file system is unmounted and its client gone;
     a mount that is still in use is detached and reported.
     """
     with tempfile.NamedTemporaryFile(prefix="glustx-mount-", suffix=".log") as log:
@@ -440,31 +454,34 @@ def stock_mount(volume: Volume, mountpoint: Path, options: Sequence[str] = ()) -
         done = subprocess.run(mount, capture_output=True, text=True, timeout=120)
         said = Path(log.name).read_text(errors="replace")
         assert done.returncode == 0, f"{' '.join(mount)}: {done.stdout}{done.stderr}\n{said}"
-        clients = [pid for pid in _mount_clients(mountpoint)]
+        mounted = Mounted(mountpoint)
+        mounted.client = _mount_client(mountpoint)
+        watchdog = threading.Timer(deadline, mounted.kill_client)
+        watchdog.start()
         try:
-            yield mountpoint
+            yield mounted
         except BaseException:
             print(f"--- log of the mount on {mountpoint}\n{Path(log.name).read_text(errors='replace')[-4096:]}")
             raise
         finally:
+            watchdog.cancel()
             done = subprocess.run(["umount", mountpoint], capture_output=True, text=True)
             if done.returncode:
                 subprocess.run(["umount", "--lazy", mountpoint], check=False)
-            for pid in clients:
-                if not wait_gone(pid):
-                    os.kill(pid, signal.SIGKILL)
+            if not wait_gone(mounted.client):
+                mounted.kill_client()
         assert done.returncode == 0, f"umount: {done.stderr}"
 
 
-def _mount_clients(mountpoint: Path) -> list[int]:
-    found = []
+def _mount_client(mountpoint: Path) -> int:
+    """The glusterfs process whose last argument is `mountpoint`."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 words = (entry / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
                 if words[0].endswith(b"glusterfs") and words[-1] == os.fsencode(mountpoint):
-                    found.append(int(entry.name))
-    return found
+                    return int(entry.name)
+    raise AssertionError(f"no client process of {mountpoint}")
 
 
 def wait_until(condition: str, check: object, timeout: float = 60.0) -> None:

@@ -40,5 +40,7 @@ def make_volume(kind: str) -> MakeVolume:
 @pytest.fixture(scope="module")
 def peer_volume(make_volume: MakeVolume, kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Volume]:
     """One volume for all tests of a module; they keep apart by file name and may not restart it."""
-    with make_volume(tmp_path_factory.mktemp(f"brick-{kind}")) as volume:
+    folder = tmp_path_factory.mktemp(f"brick-{kind}")
+    folder.chmod(0o755)
+    with make_volume(folder) as volume:
         yield volume
