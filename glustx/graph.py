@@ -286,7 +286,7 @@ class Graph:
         lines: list[str] = []
         for xlator in reversed(self.xlators.values()):
             lines.append(f"[{xlator.type_name}.{xlator.name}]")
-            state = {f"option.{k}": v for k, v in xlator.options.values().items() if "password" not in k}
+            state = {f"option.{k}": v for k, v in xlator.options.values().items()}
             state.update(xlator.statedump())
             lines.extend(f"{key}={value}" for key, value in state.items())
             lines.append("")

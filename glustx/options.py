@@ -221,5 +221,11 @@ class OptionSet:
         return value
 
     def values(self) -> dict[str, Any]:
-        """Return key to value, for statedumps and status."""
-        return {info.key: getattr(self, info.field) for info in self.infos}
+        """Return key to value, for statedumps and status; secrets are left out."""
+        shown: dict[str, Any] = {}
+        for info in self.infos:
+            if info.pattern:
+                shown.update((k, v) for k, v in getattr(self, info.field).items() if "password" not in k)
+            elif "password" not in info.key:
+                shown[info.key] = getattr(self, info.field)
+        return shown

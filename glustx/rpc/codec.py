@@ -1,0 +1,542 @@
+"""Codecs of the fop program 400, compiled from the declarations in `glustx.fops`.
+
+For each fop four functions are generated as straight-line Python: decode and encode of the call's body, encode and
+decode of the reply. Runs of fixed-size fields become one `struct` call; a reply without xdata is one `pack` of the
+whole record, record mark and RPC header included. What cannot be generated (payloads, directory lists) is written out
+in `codec_special.py`. Field layouts: the XDR types of stock's `glusterfs4-xdr.x`, as seen on the wire.
+"""
+
+from __future__ import annotations
+
+import struct
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from glustx import fops
+from glustx.errors import FopError
+from glustx.fops import FOPS, Fop, Reply
+from glustx.inode import ANONYMOUS_FD, Fd
+from glustx.rpc.xdr import XdrError
+from glustx.values import ActiveLock, Caller, Flock, Iatt, LeaseInfo, Loc, Statvfs
+from glustx.xdata import EMPTY, NULL_RAW, Xdata, XdataError, XdataMemo, decode_at
+
+IX = "16s8Q4q9I"
+IX_FIELDS = 22
+MAX_NAME = 1 << 16
+
+_U32 = struct.Struct(">I")
+_REPLY_HEAD = struct.Struct(
+    ">IIIIIIIii"
+)  # mark, xid, REPLY, ACCEPTED, verf flavor, verf len, SUCCESS, op_ret, op_errno
+
+# Wire types that have a fixed size: struct format and how many values it yields.
+_FIXED = {
+    "u32": ("I", 1),
+    "i32": ("i", 1),
+    "u64": ("Q", 1),
+    "i64": ("q", 1),
+    "gfid": ("16s", 1),
+    "fd": ("16sq", 2),
+    "remote": ("q", 1),
+    "iatt": (IX, IX_FIELDS),
+    "statfs": ("11Q", 11),
+    "lease": ("II16sI", 4),
+}
+
+
+class FdLookup(typing.Protocol):
+    """How the server finds an fd by the number a client sends with a gfid."""
+
+    def __call__(self, gfid: bytes, number: int) -> Fd:
+        """Return the fd; FopError EBADF when the number is not open."""
+
+
+class FdNumber(typing.Protocol):
+    """How the client finds the number that the brick knows an fd by."""
+
+    def __call__(self, fd: Fd) -> int:
+        """Return the remote number (-2 for an anonymous fd); FopError EBADFD when the fd is not open there."""
+
+
+def read_opaque(buf: Any, pos: int, end: int, limit: int = MAX_NAME) -> tuple[bytes, int]:
+    """Read an XDR string or opaque: its bytes and the position after its padding.
+
+    Raises XdrError when it reaches past `end` or is longer than `limit`.
+    """
+    if pos + 4 > end:
+        raise XdrError("record cut short in a string's length")
+    (size,) = _U32.unpack_from(buf, pos)
+    stop = pos + 4 + size
+    if stop > end or size > limit:
+        raise XdrError(f"string of {size} bytes does not fit")
+    return bytes(buf[pos + 4 : stop]), stop + (-size % 4)
+
+
+def opaque(data: bytes) -> bytes:
+    """Encode an XDR string or opaque."""
+    size = len(data)
+    return _U32.pack(size) + data + b"\0\0\0"[: -size % 4]
+
+
+_FLOCK = struct.Struct(">IIQQI")
+
+
+def read_flock(buf: Any, pos: int, end: int) -> tuple[Flock, int]:
+    """Read `gf_proto_flock`."""
+    if pos + 28 > end:
+        raise XdrError("record cut short in a flock")
+    kind, whence, start, length, pid = _FLOCK.unpack_from(buf, pos)
+    owner, pos = read_opaque(buf, pos + 28, end, 1024)
+    return Flock(kind, whence, start, length, pid, owner), pos
+
+
+def put_flock(flock: Flock) -> bytes:
+    """Encode `gf_proto_flock`."""
+    return _FLOCK.pack(flock.type, flock.whence, flock.start, flock.len, flock.pid) + opaque(flock.lk_owner)
+
+
+def read_locks(buf: Any, pos: int, end: int) -> tuple[tuple[ActiveLock, ...], int]:
+    """Read the linked list of SETACTIVELK and of GETACTIVELK's reply."""
+    locks: list[ActiveLock] = []
+    while True:
+        if pos + 4 > end:
+            raise XdrError("record cut short in a lock list")
+        (more,) = _U32.unpack_from(buf, pos)
+        pos += 4
+        if not more:
+            return tuple(locks), pos
+        flock, pos = read_flock(buf, pos, end)
+        client, pos = read_opaque(buf, pos, end)
+        if pos + 4 > end:
+            raise XdrError("record cut short in a lock list")
+        (flags,) = _U32.unpack_from(buf, pos)
+        pos += 4
+        locks.append(ActiveLock(flock, client.decode("utf-8", "surrogateescape"), flags))
+
+
+def put_locks(locks: tuple[ActiveLock, ...]) -> bytes:
+    """Encode that linked list."""
+    parts: list[bytes] = []
+    for lock in locks:
+        client = opaque(lock.client.encode("utf-8", "surrogateescape"))
+        parts.append(_U32.pack(1) + put_flock(lock.flock) + client + _U32.pack(lock.flags))
+    return b"".join(parts) + _U32.pack(0)
+
+
+def read_xdata(buf: Any, pos: int, end: int) -> tuple[Xdata, int]:
+    """Read a dict that is not the last field."""
+    if buf[pos : pos + 12] == NULL_RAW:
+        return EMPTY, pos + 12
+    try:
+        return decode_at(buf, pos, end)
+    except XdataError as error:
+        raise XdrError(str(error)) from None
+
+
+def last_xdata(memo: XdataMemo, buf: Any, pos: int, end: int) -> Xdata:
+    """Read the dict that ends a body, through the connection's memo."""
+    try:
+        return memo.get(bytes(buf[pos:end]))
+    except XdataError as error:
+        raise XdrError(str(error)) from None
+
+
+class FopCodec:
+    """The four functions of one fop.
+
+    decode_call(buf, pos, end, find_fd, memo, caller, ctime, stamp) -> Fop; XdrError for a malformed body.
+    encode_call(req, number) -> (body, payload or None); the body ends with the xdata.
+    encode_reply(xid, reply, fd_number) -> list of pieces, a whole record.
+    decode_reply(buf, pos, end, memo) -> (reply, fd number or None); FopError for a failed fop, XdrError for a
+    malformed body. encode_error(xid, error) -> a whole record: every field of the body is there, zeroed.
+    """
+
+    __slots__ = ("cls", "decode_call", "decode_reply", "encode_call", "encode_error", "encode_reply", "name")
+
+    def __init__(
+        self,
+        cls: type[Fop],
+        decode_call: Callable[..., Fop],
+        encode_call: Callable[..., tuple[bytes, Any]],
+        encode_reply: Callable[..., list[Any]],
+        decode_reply: Callable[..., tuple[Reply, int | None]],
+        encode_error: Callable[[int, FopError], bytes],
+    ) -> None:
+        self.cls = cls
+        self.name = cls.name
+        self.decode_call = decode_call
+        self.encode_call = encode_call
+        self.encode_reply = encode_reply
+        self.decode_reply = decode_reply
+        self.encode_error = encode_error
+
+
+class _Irregular(TypeError):
+    """A field that no generated code can carry."""
+
+
+class _Term(typing.NamedTuple):
+    """One field of a body: the expression it comes from, and its wire type."""
+
+    path: str
+    wire: str
+
+
+def _wire_type(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Annotated:
+        return str(typing.get_args(hint)[1])
+    known = {Iatt: "iatt", Flock: "flock", LeaseInfo: "lease", Xdata: "xdata", Statvfs: "statfs", Loc: "gfid", Fd: "fd"}
+    if hint in known:
+        return known[hint]
+    if hint == tuple[ActiveLock, ...]:
+        return "locks"
+    raise _Irregular(f"no wire type for {hint!r}")
+
+
+def _terms(cls: type[Fop]) -> list[_Term]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    terms: list[_Term] = []
+    for word in cls.wire:
+        field, _, part = word.partition(".")
+        if part in ("gfid", "pargfid"):
+            terms.append(_Term(word, "gfid"))
+        elif part == "name":
+            terms.append(_Term(word, "str"))
+        elif part == "remote":
+            terms.append(_Term(word, "remote"))
+        else:
+            wire = _wire_type(hints[field])
+            terms.append(_Term(f"{word}.gfid" if hints[field] is Loc else word, wire))
+    return terms
+
+
+def _var(path: str) -> str:
+    return "v_" + path.replace(".", "_")
+
+
+class _Source:
+    """Lines of a generated function and the names it uses."""
+
+    def __init__(self, head: str, names: dict[str, Any]) -> None:
+        self.lines = [head]
+        self.names = dict(names)
+        self.count = 0
+
+    def add(self, line: str) -> None:
+        self.lines.append("    " + line)
+
+    def struct(self, fmt: str) -> str:
+        self.count += 1
+        name = f"S{self.count}"
+        self.names[name] = struct.Struct(">" + fmt)
+        return name
+
+    def make(self, what: str) -> Callable[..., Any]:
+        text = "\n".join(self.lines) + "\n"
+        exec(compile(text, f"<codec of {what}>", "exec"), self.names)
+        made: Callable[..., Any] = self.names["f"]
+        return made
+
+
+_NAMES: dict[str, Any] = {
+    "Caller": Caller,
+    "EMPTY": EMPTY,
+    "NULL_RAW": NULL_RAW,
+    "Fd": Fd,
+    "Flock": Flock,
+    "FopError": FopError,
+    "Iatt": Iatt,
+    "LeaseInfo": LeaseInfo,
+    "Loc": Loc,
+    "Statvfs": Statvfs,
+    "XdrError": XdrError,
+    "astuple": msgspec.structs.astuple,
+    "last_xdata": last_xdata,
+    "opaque": opaque,
+    "put_flock": put_flock,
+    "put_locks": put_locks,
+    "read_flock": read_flock,
+    "read_locks": read_locks,
+    "read_opaque": read_opaque,
+    "read_xdata": read_xdata,
+}
+_BUILD = {"iatt": "Iatt", "statfs": "Statvfs", "lease": "LeaseInfo"}
+
+
+def _decode_fields(src: _Source, terms: list[_Term]) -> None:
+    """Emit code that reads `terms` from buf at pos into v_* variables."""
+    i = 0
+    while i < len(terms):
+        run: list[_Term] = []
+        while i < len(terms) and terms[i].wire in _FIXED:
+            run.append(terms[i])
+            i += 1
+        if run:
+            fmt = "".join(_FIXED[t.wire][0] for t in run)
+            packed = src.struct(fmt)
+            size = src.names[packed].size
+            targets: list[str] = []
+            after: list[str] = []
+            for t in run:
+                var = _var(t.path)
+                count = _FIXED[t.wire][1]
+                if t.wire == "fd":
+                    targets += [f"{var}_gfid", f"{var}_no"]
+                elif count > 1:
+                    parts = [f"{var}_{k}" for k in range(count)]
+                    targets += parts
+                    after.append(f"{var} = {_BUILD[t.wire]}({', '.join(parts)})")
+                else:
+                    targets.append(var)
+            src.add(f"if pos + {size} > end: raise XdrError('record cut short')")
+            src.add(f"{', '.join(targets)}, = {packed}.unpack_from(buf, pos)")
+            src.add(f"pos += {size}")
+            for line in after:
+                src.add(line)
+            continue
+        t = terms[i]
+        i += 1
+        var = _var(t.path)
+        if t.wire in ("str", "opaque"):
+            src.add(f"{var}, pos = read_opaque(buf, pos, end)")
+        elif t.wire == "presence-str":
+            src.add(f"{var}, pos = read_opaque(buf, pos + 4, end)")
+        elif t.wire == "presence64-str":
+            src.add(f"{var}, pos = read_opaque(buf, pos + 8, end)")
+        elif t.wire == "flock":
+            src.add(f"{var}, pos = read_flock(buf, pos, end)")
+        elif t.wire == "locks":
+            src.add(f"{var}, pos = read_locks(buf, pos, end)")
+        elif t.wire == "xdata":
+            src.add(f"{var}, pos = read_xdata(buf, pos, end)")
+        else:
+            raise _Irregular(f"cannot decode wire type {t.wire}")
+
+
+def _call_arguments(cls: type[Fop], terms: list[_Term]) -> list[str]:
+    """Emit the constructor's arguments from the v_* variables."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    own = [f for f in cls.__struct_fields__ if f not in Fop.__struct_fields__]
+    paths = {t.path for t in terms}
+    arguments: list[str] = []
+    for field in own:
+        if hints[field] is Loc:
+            parts = [f"{p}={_var(f'{field}.{p}')}" for p in ("gfid", "pargfid", "name") if f"{field}.{p}" in paths]
+            arguments.append(f"{field}=Loc({', '.join(parts)})")
+        elif hints[field] is Fd:
+            if field in paths:
+                arguments.append(f"{field}=find_fd({_var(field)}_gfid, {_var(field)}_no)")
+            elif f"{field}.remote" in paths:
+                arguments.append(f"{field}=find_fd({_var(field + '.gfid')}, {_var(field + '.remote')})")
+            else:
+                gfid = "v_loc_gfid" if "loc.gfid" in paths else "b''"
+                flags = "v_flags" if "flags" in paths else "0"
+                directory = ", directory=True" if cls is fops.Opendir else ""
+                arguments.append(f"{field}=Fd({gfid}, {flags}{directory}, client=caller.client)")
+        elif field in paths:
+            arguments.append(f"{field}={_var(field)}")
+    return arguments
+
+
+def _make_decode_call(cls: type[Fop]) -> Callable[..., Fop]:
+    terms = _terms(cls)
+    src = _Source("def f(buf, pos, end, find_fd, memo, caller, ctime, stamp):", {**_NAMES, "cls": cls})
+    _decode_fields(src, terms)
+    src.add("xdata = last_xdata(memo, buf, pos, end)")
+    arguments = _call_arguments(cls, terms)
+    src.add(f"return cls({', '.join([*arguments, 'xdata=xdata, caller=caller, ctime=ctime, stamp=stamp'])})")
+    return src.make(f"{cls.name} call")
+
+
+def _encode_fields(src: _Source, terms: list[_Term], owner: str) -> list[str]:
+    """Return expressions whose concatenation is the body of `terms`."""
+    pieces: list[str] = []
+    i = 0
+    while i < len(terms):
+        run: list[_Term] = []
+        while i < len(terms) and terms[i].wire in _FIXED:
+            run.append(terms[i])
+            i += 1
+        if run:
+            packed = src.struct("".join(_FIXED[t.wire][0] for t in run))
+            values: list[str] = []
+            for t in run:
+                expr = f"{owner}.{t.path}"
+                if t.wire == "fd":
+                    values += [f"{expr}.gfid", f"number({expr})"]
+                elif t.wire == "remote":
+                    values.append(f"number({owner}.{t.path.split('.')[0]})")
+                elif _FIXED[t.wire][1] > 1:
+                    values.append(f"*astuple({expr})")
+                else:
+                    values.append(expr)
+            pieces.append(f"{packed}.pack({', '.join(values)})")
+            continue
+        t = terms[i]
+        i += 1
+        expr = f"{owner}.{t.path}"
+        if t.wire in ("str", "opaque"):
+            pieces.append(f"opaque({expr})")
+        elif t.wire == "presence-str":
+            pieces.append(f"(b'\\0\\0\\0\\1' if {expr} else b'\\0\\0\\0\\0') + opaque({expr})")
+        elif t.wire == "presence64-str":
+            pieces.append(f"(b'\\0\\0\\0\\0\\0\\0\\0\\1' if {expr} else bytes(8)) + opaque({expr})")
+        elif t.wire == "flock":
+            pieces.append(f"put_flock({expr})")
+        elif t.wire == "locks":
+            pieces.append(f"put_locks({expr})")
+        elif t.wire == "xdata":
+            pieces.append(f"{expr}.raw")
+        else:
+            raise _Irregular(f"cannot encode wire type {t.wire}")
+    return pieces
+
+
+def _make_encode_call(cls: type[Fop]) -> Callable[..., tuple[bytes, Any]]:
+    src = _Source("def f(req, number):", _NAMES)
+    pieces = _encode_fields(src, _terms(cls), "req")
+    src.add(f"return b''.join(({', '.join([*pieces, 'req.xdata.raw'])},)), None")
+    return src.make(f"{cls.name} call")
+
+
+def _reply_terms(cls: type[Fop]) -> tuple[str, list[_Term]]:
+    """Return the expression of op_ret and the fields behind `op_ret, op_errno, xdata`."""
+    hints = typing.get_type_hints(cls.reply, include_extras=True)
+    ret = "0"
+    terms: list[_Term] = []
+    for field in cls.reply.__struct_fields__:
+        if field == "xdata":
+            continue
+        wire = _wire_type(hints[field])
+        if wire == "op_ret":
+            ret = f"reply.{field}"
+        else:
+            terms.append(_Term(field, wire))
+    if cls is fops.Getxattr or cls is fops.Fgetxattr or cls.reply is fops.XattropReply:
+        terms += [_Term("zero", "iatt"), _Term("zero", "iatt")]
+    if cls is fops.Readlink:
+        terms = [_Term("stat", "iatt"), _Term("path", "str")]
+    if cls is fops.Open or cls is fops.Opendir:
+        terms = [_Term("fd_number", "i64")]
+    if cls is fops.Create:
+        terms.insert(1, _Term("fd_number", "u64"))
+    return ret, terms
+
+
+_ZERO_IX = bytes(148)
+
+
+def _make_encode_reply(cls: type[Fop]) -> Callable[..., list[Any]]:
+    ret, terms = _reply_terms(cls)
+    src = _Source("def f(xid, reply, fd_number):", {**_NAMES, "head": _REPLY_HEAD.pack, "ZERO_IX": _ZERO_IX})
+    if all(t.wire in _FIXED for t in terms) and not any(t.path == "zero" for t in terms):
+        packed = src.struct("IIIIIIIii12s" + "".join(_FIXED[t.wire][0] for t in terms))
+        mark = (src.names[packed].size - 4) | 0x80000000
+        values = []
+        for t in terms:
+            if t.path == "fd_number":
+                values.append("fd_number")
+            elif _FIXED[t.wire][1] > 1:
+                values.append(f"*astuple(reply.{t.path})")
+            else:
+                values.append(f"reply.{t.path}")
+        src.add("if reply.xdata is EMPTY:")
+        fields = ", ".join([f"{mark}, xid, 1, 0, 0, 0, 0, {ret}, 0, NULL_RAW", *values])
+        src.add(f"    return [{packed}.pack({fields})]")
+    pieces: list[str] = []
+    for t in terms:
+        if t.path == "zero":
+            pieces.append("ZERO_IX")
+        elif t.path == "fd_number":
+            packed = src.struct(_FIXED[t.wire][0])
+            pieces.append(f"{packed}.pack(fd_number)")
+        else:
+            pieces += _encode_fields(src, [t], "reply")
+    src.add(f"body = b''.join(({', '.join(['reply.xdata.raw', *pieces])},))")
+    src.add(f"return [head((32 + len(body)) | 0x80000000, xid, 1, 0, 0, 0, 0, {ret}, 0) + body]")
+    return src.make(f"{cls.name} reply")
+
+
+def _make_decode_reply(cls: type[Fop]) -> Callable[..., tuple[Reply, int | None]]:
+    ret, terms = _reply_terms(cls)
+    src = _Source("def f(buf, pos, end, memo):", {**_NAMES, "cls": cls.reply, "name": cls.name})
+    head = src.struct("ii")
+    src.add("if pos + 8 > end: raise XdrError('record cut short')")
+    src.add(f"op_ret, op_errno = {head}.unpack_from(buf, pos)")
+    src.add("xdata, pos = read_xdata(buf, pos + 8, end)")
+    src.add("if op_ret < 0: raise FopError(op_errno, name, xdata or None)")
+    shown = [t for t in terms if t.path != "zero"]
+    _decode_fields(src, shown)
+    arguments = [f"{t.path}={_var(t.path)}" for t in shown if t.path != "fd_number"]
+    if ret != "0":
+        arguments.append(f"{ret.split('.')[1]}=op_ret")
+    fd = "v_fd_number" if any(t.path == "fd_number" for t in terms) else "None"
+    src.add(f"return cls({', '.join([*arguments, 'xdata=xdata'])}), {fd}")
+    return src.make(f"{cls.name} reply")
+
+
+def zero_body(terms: list[_Term]) -> bytes:
+    """Return the fields of a reply, all zero, as an error reply carries them."""
+    out = b""
+    for t in terms:
+        if t.wire in _FIXED:
+            out += bytes(struct.calcsize(">" + _FIXED[t.wire][0]))
+        elif t.wire == "flock":
+            out += bytes(32)
+        elif t.wire == "xdata":
+            out += NULL_RAW
+        else:
+            out += bytes(4)
+    return out
+
+
+def make_encode_error(tail: bytes) -> Callable[[int, FopError], bytes]:
+    """Return encode_error for a fop whose reply ends, after op_ret, op_errno and xdata, in `tail`."""
+    size = len(tail)
+
+    def encode_error(xid: int, error: FopError) -> bytes:
+        raw = error.xdata.raw if error.xdata is not None else NULL_RAW
+        mark = (32 + len(raw) + size) | 0x80000000
+        return _REPLY_HEAD.pack(mark, xid, 1, 0, 0, 0, 0, -1, error.errno) + raw + tail
+
+    return encode_error
+
+
+def _irregular(*_: Any) -> Any:
+    raise TypeError("this layout is written by hand in codec_special.py")
+
+
+def _regular(make: Callable[[type[Fop]], Callable[..., Any]], cls: type[Fop]) -> Callable[..., Any]:
+    try:
+        return make(cls)
+    except _Irregular:
+        return _irregular
+
+
+def compile_codec(cls: type[Fop]) -> FopCodec:
+    """Compile the codec of a fop; a part whose layout is irregular raises TypeError when it is used."""
+    return FopCodec(
+        cls,
+        _regular(_make_decode_call, cls),
+        _regular(_make_encode_call, cls),
+        _regular(_make_encode_reply, cls),
+        _regular(_make_decode_reply, cls),
+        _regular(lambda cls: make_encode_error(zero_body(_reply_terms(cls)[1])), cls),
+    )
+
+
+def compile_all(special: dict[type[Fop], FopCodec]) -> dict[int, FopCodec]:
+    """Return the codecs of every fop on the wire by procedure number; `special` ones win."""
+    codecs: dict[int, FopCodec] = {}
+    for cls in FOPS.values():
+        if cls.procnum >= 0:
+            codecs[cls.procnum] = special.get(cls) or compile_codec(cls)
+    return codecs
+
+
+def anonymous(gfid: bytes, number: int, client: str = "") -> Fd | None:
+    """Return an anonymous fd for the wire's number -2, else None."""
+    return Fd(gfid, 2, anonymous=True, client=client) if number == ANONYMOUS_FD else None

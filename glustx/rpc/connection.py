@@ -1,0 +1,253 @@
+"""One RPC connection, without a socket: records in, calls and replies out, in either role.
+
+A connection is a `Receiver` (see `channel`). As a server it looks each call up in its programs; as a client it matches
+replies to calls by xid. What is sent during one receive turn leaves in one gathered write at its end.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Mapping
+
+from glustx.rpc import message
+from glustx.rpc.channel import Channel, Piece
+from glustx.rpc.record import RECORD_LIMIT, RecordBuffer, frame
+from glustx.rpc.xdr import XdrError
+
+log = logging.getLogger("glustx.rpc")
+
+# From here on a peer that does not read what it asked for is not read from either.
+SEND_HIGH = 16 << 20
+SEND_LOW = 4 << 20
+
+_TYPE = struct.Struct(">II")
+_REPLY = struct.Struct(">IIIIII")
+
+
+class ProcUnavail(Exception):
+    """The program has no such procedure (RFC 5531 PROC_UNAVAIL)."""
+
+
+class CallRefused(Exception):
+    """Answer the call with an accept_stat other than SUCCESS."""
+
+    def __init__(self, stat: int) -> None:
+        super().__init__(stat)
+        self.stat = stat
+
+
+Handler = Callable[["RpcConnection", message.Call, bytes], "bytes | None"]
+"""Answers one call of a cold program: (connection, header, arguments) -> results, or None when it replies itself later.
+
+Raises ProcUnavail, CallRefused, or XdrError (answered GARBAGE_ARGS).
+"""
+
+ReplyTo = Callable[["memoryview | None", int, int, "Exception | None"], None]
+"""Called with a reply's results as (buffer, pos, end, None), or with (None, 0, 0, error)."""
+
+
+class RpcError(OSError):
+    """A call that the peer did not carry out: refused at the RPC level, or the connection ended before the reply."""
+
+
+class RpcConnection:
+    """A connection in both roles.
+
+    Args:
+        programs: (prog, vers) to handler, for calls that arrive; None for a pure client.
+        limit: longest record that is accepted.
+    """
+
+    def __init__(self, programs: Mapping[tuple[int, int], Handler] | None = None, limit: int = RECORD_LIMIT) -> None:
+        self.programs: Mapping[tuple[int, int], Handler] = programs if programs is not None else {}
+        self.channel: Channel | None = None
+        self.records = RecordBuffer(limit)
+        self.out: list[Piece] = []
+        self.waiting: dict[int, ReplyTo] = {}
+        self.calls = 0
+        self._in_turn = False
+        self._pauses: set[str] = set()
+        self._xid = 1
+        # Hot programs hook in here: called with (view, pos of the xid, end, xid), True when the call was theirs.
+        self.hot_call: Callable[[memoryview, int, int, int], bool] | None = None
+
+    @property
+    def peer(self) -> str:
+        """The other end's address, for messages."""
+        return self.channel.peer if self.channel is not None else "?"
+
+    # -- Receiver ---------------------------------------------------------------------------------------------------
+
+    def connection_made(self, channel: Channel) -> None:
+        """The stream is there."""
+        self.channel = channel
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next bytes go."""
+        try:
+            return self.records.room()
+        except XdrError as error:
+            self.broken(str(error))
+            return memoryview(bytearray(4096))
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take the records that have become whole."""
+        if self.channel is None:
+            return
+        self._in_turn = True
+        try:
+            self.records.feed(nbytes, self._record)
+        except (XdrError, struct.error) as error:
+            self.broken(str(error))
+        finally:
+            self._in_turn = False
+            if self.out:
+                self.flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The stream is gone: every call that waits fails."""
+        self.channel = None
+        self.records.close()
+        self.out.clear()
+        waiting, self.waiting = self.waiting, {}
+        for reply_to in waiting.values():
+            reply_to(None, 0, 0, error or ConnectionResetError("the connection was closed"))
+
+    # -- sending ----------------------------------------------------------------------------------------------------
+
+    def send(self, *pieces: Piece) -> None:
+        """Send the pieces of one or more whole records, with the rest of this turn's output if there is a turn."""
+        if self.channel is None:
+            return
+        self.out += pieces
+        if not self._in_turn:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what has gathered."""
+        channel = self.channel
+        out, self.out = self.out, []
+        if channel is None:
+            return
+        channel.write(out)
+        if channel.queued() > SEND_HIGH:
+            self.pause("queue")
+
+    def resume_writing(self) -> None:
+        """The channel has sent most of its queue: read again."""
+        if "queue" in self._pauses and self.channel is not None and self.channel.queued() <= SEND_LOW:
+            self.resume("queue")
+
+    def pause(self, reason: str) -> None:
+        """Stop reading until every reason given has been taken back with `resume`."""
+        if self.channel is not None:
+            if not self._pauses:
+                self.channel.pause_reading()
+            self._pauses.add(reason)
+
+    def resume(self, reason: str) -> None:
+        """Take a reason back."""
+        self._pauses.discard(reason)
+        if not self._pauses and self.channel is not None:
+            self.channel.resume_reading()
+
+    def broken(self, reason: str) -> None:
+        """The peer does not speak the protocol: log it once and close."""
+        channel = self.channel
+        if channel is not None:
+            log.warning("%s: %s; connection closed", channel.peer, reason)
+            channel.abort(reason)
+
+    # -- calls and replies ------------------------------------------------------------------------------------------
+
+    def next_xid(self) -> int:
+        """Return a fresh xid (the first is 2, as stock's)."""
+        self._xid = self._xid + 1 if self._xid < 0xFFFFFFFF else 2
+        return self._xid
+
+    def call(self, prog: int, vers: int, proc: int, cred: bytes, body: bytes, reply_to: ReplyTo) -> int:
+        """Send a call and have `reply_to` called once with its results or its failure; return the xid.
+
+        Args:
+            cred: credential and its flavor as `message.encode_auth_*` returns them.
+        """
+        if self.channel is None:
+            reply_to(None, 0, 0, ConnectionResetError("not connected"))
+            return 0
+        xid = self.next_xid()
+        self.calls += 1
+        self.waiting[xid] = reply_to
+        self.send(frame(message.encode_call(xid, prog, vers, proc, cred) + body))
+        return xid
+
+    def notify(self, record: bytes) -> None:
+        """Send a record that nobody answers (a callback)."""
+        self.send(record)
+
+    def _record(self, view: memoryview, pos: int, end: int) -> None:
+        if end - pos < 8:
+            raise XdrError(f"a record of {end - pos} bytes")
+        xid, kind = _TYPE.unpack_from(view, pos)
+        if kind == message.CALL:
+            hot = self.hot_call
+            if hot is None or not hot(view, pos, end, xid):
+                self._call(view, pos, end, xid)
+        elif kind == message.REPLY:
+            self._reply(view, pos, end, xid)
+        else:
+            raise XdrError(f"message type {kind}")
+
+    def _call(self, view: memoryview, pos: int, end: int, xid: int) -> None:
+        try:
+            call = message.parse_call(view, pos, end)
+        except XdrError:
+            # Stock answers a header it cannot read with xid 0.
+            self.send(frame(message.encode_reply(0, message.GARBAGE_ARGS)))
+            return
+        handler = self.programs.get((call.prog, call.vers))
+        if handler is None:
+            known = any(prog == call.prog for prog, _ in self.programs)
+            stat = message.PROG_MISMATCH if known else message.PROG_UNAVAIL
+            self.send(frame(message.encode_reply(xid, stat)))
+            return
+        try:
+            results = handler(self, call, bytes(view[call.pos : end]))
+        except ProcUnavail:
+            self.send(frame(message.encode_reply(xid, message.PROC_UNAVAIL)))
+        except CallRefused as refusal:
+            self.send(frame(message.encode_reply(xid, refusal.stat)))
+        except XdrError as error:
+            log.info("%s: garbage in a call of program %d, procedure %d: %s", self.peer, call.prog, call.proc, error)
+            self.send(frame(message.encode_reply(xid, message.GARBAGE_ARGS)))
+        except Exception:
+            log.exception("%s: program %d, procedure %d failed", self.peer, call.prog, call.proc)
+            self.send(frame(message.encode_reply(xid, message.SYSTEM_ERR)))
+        else:
+            if results is not None:
+                self.reply(xid, results)
+
+    def reply(self, xid: int, results: bytes) -> None:
+        """Answer a call with success."""
+        self.send(frame(message.encode_reply(xid) + results))
+
+    def _reply(self, view: memoryview, pos: int, end: int, xid: int) -> None:
+        reply_to = self.waiting.pop(xid, None)
+        if reply_to is None:
+            log.debug("%s: reply to unknown call %d", self.peer, xid)
+            return
+        if end - pos >= 24:
+            _, _, stat, _, verf, accept = _REPLY.unpack_from(view, pos)
+            if stat == 0 and verf == 0 and accept == 0:
+                reply_to(view, pos + 24, end, None)
+                return
+        try:
+            header = message.parse_reply(view, pos, end)
+        except XdrError:
+            reply_to(None, 0, 0, RpcError("a reply that is none"))
+            raise
+        if header.accepted and header.stat == message.SUCCESS:
+            reply_to(view, header.pos, end, None)
+            return
+        name = message.ACCEPT_NAMES[header.stat] if header.accepted and header.stat < 6 else "MSG_DENIED"
+        reply_to(None, 0, 0, RpcError(f"the peer answered {name}"))

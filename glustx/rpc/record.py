@@ -1,0 +1,154 @@
+"""Record marking (RFC 5531, section 11): one receive buffer in which whole records are found where they landed.
+
+Bytes go straight from the socket into the buffer; a record is handed out as a place in it, never copied. The buffer
+starts small, grows only as bytes really arrive (so an announced gigabyte costs nothing), and is left behind, not
+overwritten, when somebody still reads from it (`pin`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from glustx.rpc.xdr import XdrError
+
+FIRST_SIZE = 64 << 10
+USUAL_SIZE = 1280 << 10  # holds a 1 MiB WRITE record and a few small ones
+RECORD_LIMIT = 1 << 30
+BUDGET = 1 << 30
+MAX_EMPTY_FRAGMENTS = 64
+
+_U32 = struct.Struct(">I")
+
+
+class Budget:
+    """Bytes that all receive buffers of the process beyond their usual size may take together."""
+
+    def __init__(self, limit: int = BUDGET) -> None:
+        self.limit = limit
+        self.used = 0
+
+
+_process_budget = Budget()
+
+
+class RecordBuffer:
+    """The receive buffer of one connection.
+
+    Args:
+        limit: longest record, in bytes; a longer one raises XdrError before memory is taken.
+        budget: shared bound on what large records may take.
+    """
+
+    __slots__ = ("_budget", "_buf", "_claimed", "_end", "_fragments", "_limit", "_pinned", "_start", "_view", "_whole")
+
+    def __init__(self, limit: int = RECORD_LIMIT, budget: Budget | None = None) -> None:
+        self._limit = limit
+        self._budget = budget or _process_budget
+        self._claimed = 0
+        self._buf = bytearray(FIRST_SIZE)
+        self._view = memoryview(self._buf)
+        self._start = 0  # where the first record that is not whole yet begins
+        self._end = 0  # where the next byte goes
+        self._pinned = False
+        self._whole: bytearray | None = None  # a record of several fragments, as far as it has come
+        self._fragments = 0
+
+    def pin(self) -> None:
+        """Leave the present buffer to whoever reads from it; the next bytes go to a fresh one."""
+        self._pinned = True
+
+    def room(self) -> memoryview:
+        """Return where the next bytes should go."""
+        size = len(self._buf)
+        start, end = self._start, self._end
+        if self._pinned:
+            self._move(max(FIRST_SIZE, min(size, USUAL_SIZE)))
+        elif start == end:
+            self._start = self._end = 0
+            if size > USUAL_SIZE:
+                self._move(USUAL_SIZE)
+        elif end == size or (start and self._needed() > size - start):
+            needed = self._needed()
+            if needed <= size and start:
+                tail = self._view[start:end]
+                self._buf[: end - start] = bytes(tail)
+                self._start, self._end = 0, end - start
+            else:
+                # Beyond the usual size, memory follows the bytes that have arrived, not the announcement.
+                self._move(USUAL_SIZE if needed <= USUAL_SIZE else min(needed, max(2 * USUAL_SIZE, 2 * (end - start))))
+        return self._view[self._end :]
+
+    def _needed(self) -> int:
+        have = self._end - self._start
+        if have < 4:
+            return 4
+        (mark,) = _U32.unpack_from(self._buf, self._start)
+        return 4 + int(mark & 0x7FFFFFFF)
+
+    def _move(self, size: int) -> None:
+        have = self._end - self._start
+        size = max(size, have + 1)
+        extra = max(0, size - USUAL_SIZE)
+        self._claim(extra)
+        buf = bytearray(size)
+        buf[:have] = self._view[self._start : self._end]
+        self._buf = buf
+        self._view = memoryview(buf)
+        self._start, self._end = 0, have
+        self._pinned = False
+
+    def _claim(self, extra: int) -> None:
+        if self._budget.used - self._claimed + extra > self._budget.limit:
+            raise XdrError("the budget for large records is used up")
+        self._budget.used += extra - self._claimed
+        self._claimed = extra
+
+    def close(self) -> None:
+        """Give the budget back; no call follows."""
+        self._budget.used -= self._claimed
+        self._claimed = 0
+        self._whole = None
+
+    def feed(self, nbytes: int, record: Callable[[memoryview, int, int], None]) -> None:
+        """Take note of `nbytes` that arrived in `room()` and call `record(view, pos, end)` for each whole record.
+
+        Raises XdrError for a record that is too long or in pieces without end.
+        """
+        self._end += nbytes
+        buf, view = self._buf, self._view
+        while True:
+            start = self._start
+            have = self._end - start
+            if have < 4:
+                return
+            (mark,) = _U32.unpack_from(buf, start)
+            size = mark & 0x7FFFFFFF
+            already = len(self._whole) if self._whole is not None else 0
+            if size + already > self._limit:
+                raise XdrError(f"a record of {size + already} bytes is longer than {self._limit}")
+            if have < 4 + size:
+                return
+            pos = start + 4
+            stop = pos + size
+            self._start = stop
+            if mark & 0x80000000 and self._whole is None:
+                record(view, pos, stop)
+                continue
+            whole = self._whole if self._whole is not None else bytearray()
+            self._fragments += 1
+            if not size and self._fragments - MAX_EMPTY_FRAGMENTS > len(whole):
+                raise XdrError("a record in empty fragments")
+            whole += view[pos:stop]
+            self._claim(max(0, len(buf) - USUAL_SIZE) + len(whole))
+            self._whole = whole
+            if mark & 0x80000000:
+                self._whole = None
+                self._fragments = 0
+                record(memoryview(whole), 0, len(whole))
+                self._claim(max(0, len(buf) - USUAL_SIZE))
+
+
+def frame(body: bytes) -> bytes:
+    """Return `body` as a record of one fragment."""
+    return _U32.pack(len(body) | 0x80000000) + body

@@ -1,0 +1,317 @@
+"""The asyncio edge of RPC: sockets, listeners and the reactor of a graph that lives in an event loop.
+
+Works on asyncio's own loop and on uvloop. Replies leave by `os.writev` at once when nothing is queued, which spares a
+turn of the loop and all copies; only what the kernel does not take goes through the transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from glustx.rpc.channel import Address, Listener, Piece, Receiver
+from glustx.runtime import TimerHandle, Waiter, turn
+
+log = logging.getLogger("glustx.rpc")
+
+_IOV_MAX = 1024
+_HAS_WRITEV = hasattr(os, "writev") and os.name == "posix"
+
+
+class AsyncioReactor:
+    """Clock and door of a graph that lives in an event loop.
+
+    Args:
+        loop: the loop; every call but `post` must come from its thread.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+
+    def time(self) -> float:
+        """Return the loop's monotonic seconds."""
+        return self.loop.time()
+
+    def call_later(self, delay: float, work: Callable[[], None]) -> TimerHandle:
+        """Run `work` as a turn after `delay` seconds."""
+        return self.loop.call_later(delay, turn, work)
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Run `work` as a turn soon; callable from any thread."""
+        self.loop.call_soon_threadsafe(turn, work)
+
+
+def _peer_name(sock: Any) -> str:
+    try:
+        name = sock.getpeername()
+    except OSError:
+        return "?"
+    if isinstance(name, tuple):
+        return str(Address(name[0], name[1]))
+    return f"unix:{os.fsdecode(name) or 'peer'}"
+
+
+class Stream(asyncio.BufferedProtocol):
+    """One socket in an event loop, as a Channel for its receiver."""
+
+    def __init__(self, receiver: Receiver, closed: Callable[[Stream], None] | None = None) -> None:
+        self.receiver = receiver
+        self.peer = "?"
+        self.received = 0
+        self.sent = 0
+        self._closed = closed
+        self._transport: Any = None
+        self._fd = -1
+        self._reason: str | None = None
+        self._ended = False
+        self.get_buffer = receiver.get_buffer  # type: ignore[method-assign]
+
+    # -- asyncio's side ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is connected."""
+        self._transport = transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            if sock.family in (socket.AF_INET, socket.AF_INET6):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.peer = _peer_name(sock)
+            if _HAS_WRITEV and transport.get_extra_info("sslcontext") is None:
+                self._fd = sock.fileno()
+        self._transport.set_write_buffer_limits(high=4 << 20, low=1 << 20)
+        turn(self.receiver.connection_made, self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next bytes go."""
+        return self.receiver.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have arrived."""
+        self.received += nbytes
+        turn(self.receiver.buffer_updated, nbytes)
+
+    def eof_received(self) -> bool:
+        """The peer has stopped sending: close as well."""
+        return False
+
+    def resume_writing(self) -> None:
+        """The transport's queue has drained."""
+        resume = getattr(self.receiver, "resume_writing", None)
+        if resume is not None:
+            turn(resume)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is closed."""
+        self._fd = -1
+        self._ended = True
+        if exc is None and self._reason:
+            exc = ConnectionAbortedError(self._reason)
+        turn(self.receiver.connection_lost, exc)
+        if self._closed is not None:
+            self._closed(self)
+
+    @property
+    def connected(self) -> bool:
+        """True from connection_made to connection_lost."""
+        return self._transport is not None and not self._ended
+
+    # -- Channel ----------------------------------------------------------------------------------------------------
+
+    def write(self, pieces: Sequence[Piece]) -> None:
+        """Send the pieces, at once as far as the kernel takes them."""
+        transport = self._transport
+        fd = self._fd
+        index = 0
+        if fd >= 0 and not transport.get_write_buffer_size():
+            count = len(pieces)
+            while index < count:
+                batch = pieces if count <= _IOV_MAX else pieces[index : index + _IOV_MAX]
+                try:
+                    done = os.writev(fd, batch)
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    self.abort(str(error))
+                    return
+                self.sent += done
+                for piece in batch:
+                    size = len(piece)
+                    if done < size:
+                        rest = [bytes(memoryview(piece)[done:])]
+                        rest += [bytes(p) for p in pieces[index + 1 :]]
+                        self._queue(rest)
+                        return
+                    done -= size
+                    index += 1
+            if index == count:
+                return
+        self._queue([bytes(piece) for piece in pieces[index:]])
+
+    def _queue(self, pieces: list[bytes]) -> None:
+        self.sent += sum(map(len, pieces))
+        self._transport.write(b"".join(pieces))
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+        self._reason = self._reason or reason
+        self._fd = -1
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_reading(self) -> None:
+        """Stop reading."""
+        if self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if not self._transport.is_closing() and not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    def queued(self) -> int:
+        """Return how many bytes wait in the transport."""
+        return int(self._transport.get_write_buffer_size())
+
+
+class AsyncioListener:
+    """A listening socket in an event loop."""
+
+    def __init__(self, server: asyncio.AbstractServer, address: Address) -> None:
+        self._server = server
+        self.address = address
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.close()
+        if self.address.path:
+            try:
+                os.unlink(self.address.path)
+            except FileNotFoundError:
+                pass
+
+
+class AsyncioNetwork:
+    """How a graph in an event loop connects and listens.
+
+    Args:
+        loop: the loop.
+        connect_timeout: seconds after which a connection attempt has failed.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, connect_timeout: float = 20.0) -> None:
+        self.loop = loop
+        self.connect_timeout = connect_timeout
+        self.streams: set[Stream] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._all_gone: asyncio.Event | None = None
+
+    def _spawn(self, co: Any) -> None:
+        task = self.loop.create_task(co)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _stream(self, receiver: Receiver) -> Stream:
+        stream = Stream(receiver, self._gone)
+        self.streams.add(stream)
+        return stream
+
+    def _gone(self, stream: Stream) -> None:
+        self.streams.discard(stream)
+        if not self.streams and self._all_gone is not None:
+            self._all_gone.set()
+
+    def dial(self, address: Address, receiver: Receiver) -> None:
+        """Connect in the background; the receiver hears how it went."""
+        self._spawn(self._dial(address, receiver))
+
+    async def _dial(self, address: Address, receiver: Receiver) -> None:
+        stream = self._stream(receiver)
+        try:
+            if address.path:
+                attempt = self.loop.create_unix_connection(lambda: stream, address.path)
+            else:
+                attempt = self.loop.create_connection(lambda: stream, address.host, address.port)
+            await asyncio.wait_for(attempt, self.connect_timeout)
+        except (OSError, asyncio.TimeoutError) as error:
+            self._gone(stream)
+            cause = error if isinstance(error, OSError) else TimeoutError(f"no answer in {self.connect_timeout:g} s")
+            turn(receiver.connection_lost, cause)
+
+    def listen(self, address: Address, make_receiver: Callable[[], Receiver]) -> Waiter[Listener]:
+        """Listen on `address` and make a receiver for each connection; return the waiter of the Listener.
+
+        Port 0 takes a free one; the listener's `address` tells which. The waiter fails with the OSError of bind.
+        """
+        waiter: Waiter[Listener] = Waiter()
+        self._spawn(self._listen(address, make_receiver, waiter))
+        return waiter
+
+    async def _listen(self, address: Address, make_receiver: Callable[[], Receiver], waiter: Waiter[Listener]) -> None:
+        def accept() -> Stream:
+            return self._stream(make_receiver())
+
+        try:
+            server: asyncio.AbstractServer
+            if address.path:
+                server = await self.loop.create_unix_server(accept, address.path, backlog=1024)
+                bound = address
+            else:
+                server = await self.loop.create_server(
+                    accept, address.host or None, address.port, backlog=1024, reuse_address=True
+                )
+                bound = Address(address.host, server.sockets[0].getsockname()[1])
+        except OSError as error:
+            waiter.fail(error)
+            return
+        waiter.set(AsyncioListener(server, bound))
+
+    async def close(self) -> None:
+        """Abort every connection and attempt, and wait until all are gone."""
+        for task in list(self._tasks):
+            task.cancel()
+        for stream in list(self.streams):
+            stream.abort("shutting down")
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.streams = {stream for stream in self.streams if stream.connected}
+        if self.streams:
+            self._all_gone = asyncio.Event()
+            await self._all_gone.wait()
+
+
+async def drive_in_loop(co: Any, loop: asyncio.AbstractEventLoop) -> Any:
+    """Drive a translator's coroutine from an asyncio task and return its value; cancelling the task cancels the fop."""
+    from glustx.runtime import Run, drive
+
+    future: asyncio.Future[Any] = loop.create_future()
+    box: list[Run | None] = [None]
+
+    def finish(value: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
+        else:
+            future.set_result(value)
+
+    def begin() -> None:
+        box[0] = drive(co, finish)
+
+    turn(begin)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        run = box[0]
+        if run is not None and not run.done:
+            run.cancel()
+            # The fop undoes what it began before the task goes on.
+            await asyncio.wait([future])
+        raise

@@ -1,0 +1,372 @@
+"""The connection of protocol/client to its brick: coming up, staying up, coming back.
+
+    portmap (when the port is not pinned) -> DUMP -> SETVOLUME -> reopen fds -> up
+                     ^                                                      |
+                     +----------------- wait, then again ------------------+
+
+A `session` number counts the times the link has come up; what a brick gave out in an earlier session is void.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import struct
+import uuid
+import weakref
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from glustx import fops
+from glustx.errors import FopCancelled, FopError
+from glustx.fops import Fop
+from glustx.inode import Fd
+from glustx.rpc import callbacks, dict_v1, message
+from glustx.rpc import programs as p
+from glustx.rpc.channel import Address
+from glustx.rpc.codec_special import FOP400
+from glustx.rpc.connection import ReplyTo, RpcConnection
+from glustx.rpc.getspec import OP_VERSIONS, Dialled, brick_port, connect, own_credential
+from glustx.rpc.xdr import XdrError
+from glustx.runtime import Run, TimedOut, TimerHandle, Waiter, drive, wait_for
+from glustx.values import Caller
+from glustx.xlator import Event
+
+if TYPE_CHECKING:
+    from glustx.xlators.protocol.client import Client
+
+log = logging.getLogger("glustx.protocol.client")
+
+T = TypeVar("T")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 3.0
+_HEAD = struct.Struct(">IIIIIII")  # mark, xid, CALL, rpcvers, prog, vers, proc
+_CRED = struct.Struct(">IIQ")  # flags, ctime nsec, ctime sec
+_NULL_VERF = bytes(8)
+_MAX_CREDS = 1024
+
+
+class Refused(Exception):
+    """The brick answered and does not want us; trying again at once would not help."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+class ClientLink:
+    """The link of one protocol/client.
+
+    Attributes:
+        up: True while fops may be sent.
+        why: what keeps it from being up, for messages.
+        session: how often it has come up.
+        fds: the fds to reopen when it comes up again.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.options = client.options
+        self.reactor = client.graph.reactor
+        self.network = client.graph.surroundings.network
+        self.up = False
+        self.why = "not connected yet"
+        self.fatal: FopError | None = None
+        self.session = 0
+        self.fds: weakref.WeakSet[Fd] = weakref.WeakSet()
+        self.connection: RpcConnection = Dialled()
+        self.brick: Address | None = None
+        self._stopped = False
+        self._pause = FIRST_PAUSE
+        self._timer: TimerHandle | None = None
+        self._pinger: TimerHandle | None = None
+        self._ping_sent = False
+        self._seen = 0
+        self._first: Waiter[None] = Waiter()
+        self._attempt: Run | None = None
+        self._context = str(uuid.uuid4())
+        self._creds: dict[Caller, tuple[bytes, bytes]] = {}
+        self._past = [0, 0, 0]  # calls, bytes received, bytes sent on earlier connections
+        self._base = (0, 0, 0)
+        self._begin()
+
+    @property
+    def where(self) -> str:
+        """The brick, for messages: host, port and name."""
+        address = self.brick or Address(self.options.remote_host, self.options.remote_port, self.options.remote_path)
+        return f"{address} brick {self.options.remote_subvolume}"
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    async def first_outcome(self) -> None:
+        """Wait until the first attempt has succeeded or failed."""
+        await self._first
+
+    def stop(self) -> None:
+        """Hang up for good."""
+        self._stopped = True
+        self._down("stopped", quiet=True)
+        for timer in (self._timer, self._pinger):
+            if timer is not None:
+                timer.cancel()
+        if self._attempt is not None:
+            self._attempt.cancel()
+        channel = self.connection.channel
+        if channel is not None:
+            channel.close()
+
+    def _begin(self) -> None:
+        self._timer = None
+        if not self._stopped:
+            self._attempt = drive(self._come_up(), self._attempted)
+
+    def _attempted(self, value: Any, error: BaseException | None) -> None:
+        self._attempt = None
+        if error is None:
+            self._pause = FIRST_PAUSE
+            self._first.set(None)
+            return
+        if isinstance(error, FopCancelled):
+            self._first.set(None)
+            return
+        if not isinstance(error, (OSError, FopError, XdrError, Refused, TimedOut)):
+            log.error("%s: connecting failed", self.client.name, exc_info=error)
+        self.fatal = FopError(error.code, str(error)) if isinstance(error, Refused) else None
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or "no answer in time"
+        if self.connection.channel is not None:
+            self.connection.channel.abort("the handshake failed")
+        self.why = text
+        if not self._first.done:
+            self._first.set(None)
+        self._again()
+
+    def _again(self) -> None:
+        if not self._stopped and self._timer is None:
+            self._timer = self.reactor.call_later(self._pause, self._begin)
+            self._pause = min(self._pause * 2, LONGEST_PAUSE)
+
+    async def _come_up(self) -> None:
+        options = self.options
+        limit = options.connect_timeout
+        if options.remote_path:
+            address = Address(path=options.remote_path)
+        else:
+            port = options.remote_port
+            if not port:
+                portmap = Address(options.remote_host, options.remote_portmap)
+                port = await brick_port(self.network, self.reactor, portmap, options.remote_subvolume, limit)
+            address = Address(options.remote_host, port)
+        self.brick = address
+        connection = await connect(self.network, self.reactor, address, limit)
+        connection.programs = {(p.CALLBACK.number, p.CALLBACK.version): self._callback}
+        connection.lost = self._lost
+        self.connection = connection
+        self._base = (0, 0, 0)
+        cred = own_credential()
+        dumped = await wait_for(
+            self.reactor,
+            connection.ask(p.DUMP, p.DUMP_DUMP, p.DumpRequest().encode(), cred, p.DumpReply.decode),
+            limit,
+        )
+        if not dumped.offers(p.FOP_400):
+            raise Refused(errno.EPROTONOSUPPORT, "the brick does not offer fop program 400")
+        asked = connection.ask(
+            p.HANDSHAKE,
+            p.HNDSK_SETVOLUME,
+            p.SetvolumeRequest(dict_v1.pack_all(self._introduction())).encode(),
+            message.encode_auth_v3(Caller(pid=os.getpid())),
+            p.SetvolumeReply.decode,
+        )
+        answer = await wait_for(self.reactor, asked, limit)
+        if answer.op_ret < 0:
+            reason = dict_v1.text(answer.pairs, b"ERROR") or os.strerror(answer.op_errno)
+            raise Refused(answer.op_errno or errno.EACCES, f"the brick refuses: {reason}")
+        if dict_v1.text(answer.pairs, b"child_up", "1") == "0":
+            raise Refused(errno.ENOTCONN, "the brick's storage is down")
+        self.session += 1
+        await self._reopen(connection)
+        self.up = True
+        self.why = ""
+        self.fatal = None
+        self._base = self._wire()
+        self._watch()
+        log.info("%s: connected to %s", self.client.name, self.where)
+        self.client.tell_parents(Event.CHILD_UP)
+
+    def _introduction(self) -> dict[str, str | int]:
+        options = self.options
+        host = socket.gethostname()
+        name = (
+            f"CTX_ID:{self._context}-GRAPH_ID:0-PID:{os.getpid()}-HOST:{host}-"
+            f"PC_NAME:{self.client.name}-RECON_NO:-{self.session}"
+        )
+        pairs: dict[str, str | int] = {
+            "process-uuid": name,
+            "remote-subvolume": options.remote_subvolume,
+            "fops-version": p.FOP_400.number,
+            "client-version": "10.3",
+            "process-name": "glustx",
+            "opversion": OP_VERSIONS["max-op-version"],
+            "clnt-lk-version": 1,
+            "volfile-checksum": 0,
+            "ping-timeout": int(options.ping_timeout),
+        }
+        if options.username:
+            pairs["username"] = options.username
+            pairs["password"] = options.password
+        if options.volume_id:
+            pairs["volume-id"] = options.volume_id
+        return pairs
+
+    async def _reopen(self, connection: RpcConnection) -> None:
+        """Open the fds of the last session again; one that cannot be stays void and answers EBADFD."""
+        for fd in list(self.fds):
+            remote = self.client.remote_fd.get(fd)
+            if remote is None:
+                continue
+            gone = 0o1300  # O_CREAT, O_EXCL and O_TRUNC have done their work
+            req: Any
+            if fd.directory:
+                req = fops.Opendir(remote.loc, fd)
+            else:
+                req = fops.Open(remote.loc, fd, remote.flags & ~gone)
+            codec = FOP400[req.procnum]
+            waiter: Waiter[Any] = Waiter()
+            body, _ = codec.encode_call(req, self.client.number)
+            decode, memo = codec.decode_reply, self.client.memo
+
+            def reply_to(
+                view: memoryview | None,
+                pos: int,
+                end: int,
+                error: Exception | None,
+                waiter: Waiter[Any] = waiter,
+                decode: Any = decode,
+                memo: Any = memo,
+            ) -> None:
+                if view is None:
+                    waiter.fail(error or ConnectionResetError())
+                    return
+                try:
+                    waiter.set(decode(view, pos, end, memo))
+                except (FopError, XdrError) as failure:
+                    waiter.fail(failure)
+
+            cred = message.encode_auth_v3(Caller())
+            connection.call(p.FOP_400.number, p.FOP_400.version, req.procnum, cred, body, reply_to)
+            try:
+                _, number = await wait_for(self.reactor, waiter, self.options.connect_timeout)
+            except FopError as error:
+                log.warning("%s: fd of %s could not be reopened: %s", self.client.name, fd.gfid.hex(), error)
+                self.fds.discard(fd)
+            else:
+                remote.number, remote.session = number or 0, self.session
+
+    def _down(self, why: str, quiet: bool = False) -> None:
+        was_up, self.up = self.up, False
+        self.why = why
+        if self._pinger is not None:
+            self._pinger.cancel()
+            self._pinger = None
+        if was_up and not quiet:
+            log.info("%s: lost %s: %s", self.client.name, self.where, why)
+            self.client.tell_parents(Event.CHILD_DOWN, why)
+
+    def _lost(self, error: Exception | None) -> None:
+        calls, received, sent = self._wire()
+        self._past[0] += calls - self._base[0]
+        self._past[1] += received - self._base[1]
+        self._past[2] += sent - self._base[2]
+        self._base = (calls, received, sent)
+        self._down(str(error) if error else "the brick closed the connection")
+        if self._attempt is None:
+            self._again()
+
+    # -- pings ------------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Ask for a sign of life when none came for half the ping timeout; hang up after the whole of it."""
+        self._ping_sent = False
+        self._seen = -1
+        self._pinger = self.reactor.call_later(self.options.ping_timeout / 2, self._tick)
+
+    def _tick(self) -> None:
+        channel = self.connection.channel
+        if channel is None or not self.up:
+            return
+        if channel.received != self._seen:
+            self._seen = channel.received
+            self._ping_sent = False
+        elif self._ping_sent:
+            channel.abort(f"no answer for {self.options.ping_timeout:g} s")
+            return
+        if not self._ping_sent:
+            self._ping_sent = True
+            self.connection.call(p.DUMP.number, p.DUMP.version, p.DUMP_PING, own_credential(), b"", lambda *_: None)
+        self._pinger = self.reactor.call_later(self.options.ping_timeout / 2, self._tick)
+
+    # -- fops -------------------------------------------------------------------------------------------------------
+
+    def call_fop(self, proc: int, req: Fop, body: bytes, payload: Any, reply_to: ReplyTo) -> None:
+        """Send one call of the fop program with the request's credential."""
+        connection = self.connection
+        caller = req.caller
+        parts = self._creds.get(caller)
+        if parts is None:
+            raw = message.encode_auth_v3(caller)
+            if len(self._creds) >= _MAX_CREDS:
+                self._creds.clear()
+            # Flavor, length, pid, uid, gid; then flags, nsec and sec, which change; then groups and lk_owner.
+            parts = self._creds[caller] = (raw[:20], raw[36:])
+        sec, nsec = divmod(req.ctime, 1_000_000_000)
+        cred = parts[0] + _CRED.pack(req.stamp, nsec, sec) + parts[1]
+        xid = connection.next_xid()
+        size = 24 + len(cred) + 8 + len(body) + (len(payload) if payload is not None else 0)
+        head = _HEAD.pack(size | 0x80000000, xid, 0, 2, p.FOP_400.number, p.FOP_400.version, proc)
+        connection.calls += 1
+        connection.waiting[xid] = reply_to
+        if payload is None:
+            connection.send(b"".join((head, cred, _NULL_VERF, body)))
+        else:
+            connection.send(b"".join((head, cred, _NULL_VERF, body)), payload)
+
+    async def bounded(self, waiter: Waiter[T], req: Fop) -> T:
+        """Wait for a reply until the request's deadline; FopError ETIMEDOUT after it (the brick may still do it)."""
+        left = (req.deadline or 0) - self.reactor.time()
+        try:
+            return await wait_for(self.reactor, waiter, max(0.0, left))
+        except TimedOut:
+            raise FopError(errno.ETIMEDOUT, f"{req.name} on {self.where} was not answered in time") from None
+
+    # -- callbacks and figures --------------------------------------------------------------------------------------
+
+    def _callback(self, connection: RpcConnection, call: message.Call, body: bytes) -> bytes | None:
+        """Hear what the brick says of its own; nobody answers a callback."""
+        try:
+            what = callbacks.decode_callback(call.proc, body)
+        except XdrError as error:
+            log.info("%s: unreadable callback %d: %s", self.where, call.proc, error)
+            return None
+        self.client.tell_parents(Event.UPCALL, what)
+        return None
+
+    def _wire(self) -> tuple[int, int, int]:
+        channel = self.connection.channel
+        if channel is None:
+            return self._base
+        return self.connection.calls, channel.received, channel.sent
+
+    def statedump(self) -> dict[str, Any]:
+        """State and counters; RPCs and bytes count from the end of the handshake."""
+        calls, received, sent = self._wire()
+        return {
+            "remote": self.where,
+            "up": self.up,
+            "why": self.why,
+            "session": self.session,
+            "rpcs": self._past[0] + calls - self._base[0],
+            "bytes_received": self._past[1] + received - self._base[1],
+            "bytes_sent": self._past[2] + sent - self._base[2],
+            "waiting": len(self.connection.waiting),
+        }

@@ -1,0 +1,188 @@
+"""protocol/server: offers the translators below to clients of GlusterFS's RPC programs.
+
+Sits on top of a brick's graph. It listens, takes each connection through SETVOLUME, and turns calls into requests for
+the subvolume the client named. What a connection holds (its fds, its fops under way) lives in `server_session.py`;
+when the last connection of a client is gone, the translators below hear CLIENT_GONE and drop its locks.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import uuid
+from typing import Any, ClassVar
+
+from glustx.errors import GraphError
+from glustx.options import OptionSet, Seconds, option, wildcard
+from glustx.rpc.callbacks import encode_callback
+from glustx.rpc.channel import Address, Listener
+from glustx.rpc.message import Call
+from glustx.xlator import Event, Xlator
+from glustx.xlators.protocol.server_auth import authorise
+from glustx.xlators.protocol.server_session import ServerSession
+
+log = logging.getLogger("glustx.protocol.server")
+
+
+class Server(Xlator):
+    """The server end of the wire."""
+
+    subvolume_count: ClassVar[tuple[int, int | None]] = (1, None)
+
+    class Options(OptionSet):
+        """Where to listen, whom to let in, how much one client may have under way."""
+
+        transport_type: str = option(
+            "tcp", "Transport: tcp (or its alias socket), or unix.", choices=("tcp", "socket", "unix")
+        )
+        listen_port: int = option(
+            0, "Port to listen on; 0 takes a free one.", key="transport.socket.listen-port", low=0, high=65535
+        )
+        listen_port_short: int = option(0, "Another spelling of the port.", key="listen-port", low=0, high=65535)
+        bind_address: str = option("127.0.0.1", "Address to listen on.", key="transport.socket.bind-address")
+        listen_path: str = option("", "Unix socket to listen on.", key="transport.socket.listen-path")
+        auth_path: str = option("", "Name of the brick in the auth options; the subvolume's name by default.")
+        auth: dict[str, str] = wildcard(
+            "auth.*", "Who may use a brick: auth.addr.BRICK.allow, auth.login.BRICK.allow, ..."
+        )
+        strict_auth_accept: bool = option(False, "Refuse clients that bring no known user.")
+        outstanding_rpc_limit: int = option(
+            64,
+            "Fops of one client that may be under way before it is not read from; 0 means no limit.",
+            key="rpc.outstanding-rpc-limit",
+            low=0,
+            high=65536,
+            live=True,
+        )
+        outstanding_short: int = option(
+            -1, "Another spelling of the limit.", key="server.outstanding-rpc-limit", low=-1, high=65536, live=True
+        )
+        fds_per_client: int = option(65536, "Fds that one connection may hold.", low=1, high=1 << 20, live=True)
+        volume_id: str = option("", "Volume id that SETVOLUME must name, when it names one.")
+        grace_timeout: Seconds = option(0, "Accepted for stock volfiles; a client that is gone is gone at once.")
+        accepted = (
+            "transport.*",
+            "rpc-auth*",
+            "rpc-auth.*",
+            "inode-lru-limit",
+            "event-threads",
+            "statedump-path",
+            "lk-heal",
+            "manage-gids",
+            "dynamic-auth",
+            "root-squash",
+            "all-squash",
+            "ssl-*",
+            "ping-timeout",
+            "tcp-window-size",
+            "server.*",
+            "strict-auth",
+        )
+
+    def __init__(self, name: str, options: OptionSet, subvolumes: list[Xlator]) -> None:
+        super().__init__(name, options, subvolumes)
+        self.uuid = str(uuid.uuid4())
+        self.sessions: set[ServerSession] = set()
+        self.clients: dict[str, set[ServerSession]] = {}
+        self.listener: Listener | None = None
+        self.closed_rpcs = self.closed_received = self.closed_sent = 0
+
+    @property
+    def address(self) -> Address | None:
+        """Where the server listens, once it is started."""
+        return self.listener.address if self.listener is not None else None
+
+    @property
+    def outstanding_limit(self) -> int:
+        """Fops of one client that may be under way; 0 means no limit."""
+        short: int = self.options.outstanding_short
+        limit: int = self.options.outstanding_rpc_limit
+        return short if short >= 0 else limit
+
+    async def start(self) -> None:
+        """Listen, when there is a network to listen on."""
+        network = self.graph.surroundings.network
+        if network is None or not hasattr(network, "listen"):
+            return
+        options = self.options
+        port = options.listen_port or options.listen_port_short
+        address = Address(options.bind_address, port, options.listen_path)
+        try:
+            self.listener = await network.listen(address, self.make_receiver)
+        except OSError as error:
+            name = errno.errorcode.get(error.errno or 0, "error")
+            raise GraphError(f"{self.name} cannot listen on {address}: {name} ({error.strerror or error})") from None
+        log.info("%s listens on %s", self.name, self.listener.address)
+
+    async def stop(self) -> None:
+        """Stop listening and drop every connection."""
+        if self.listener is not None:
+            self.listener.close()
+            self.listener = None
+        for session in list(self.sessions):
+            session.drop("the server is going down")
+
+    def make_receiver(self) -> ServerSession:
+        """Return the receiver of a new connection."""
+        return ServerSession(self)
+
+    # -- clients ----------------------------------------------------------------------------------------------------
+
+    def subvolume(self, name: str) -> Xlator | None:
+        """Return the child a client may mean by `remote-subvolume`."""
+        for child in self.subvolumes:
+            if child.name == name or (self.options.auth_path and name == self.options.auth_path):
+                return child
+        return None
+
+    def admit(self, child: Xlator, call: Call, peer: str, user: str, password: str) -> bool:
+        """Tell whether the auth options let a client in."""
+        brick = self.options.auth_path or child.name
+        return authorise(brick, peer, user, password, self.options.auth, self.options.strict_auth_accept)
+
+    def joined(self, session: ServerSession) -> None:
+        """A connection has come through SETVOLUME."""
+        self.clients.setdefault(session.client, set()).add(session)
+
+    def left(self, session: ServerSession) -> None:
+        """A connection is gone, and what it had under way has ended."""
+        self.sessions.discard(session)
+        channel = session.last_channel
+        self.closed_rpcs += session.served
+        if channel is not None:
+            self.closed_received += channel.received
+            self.closed_sent += channel.sent
+        peers = self.clients.get(session.client)
+        if peers is None:
+            return
+        peers.discard(session)
+        if not peers:
+            del self.clients[session.client]
+            for child in self.subvolumes:
+                child.notify(Event.CLIENT_GONE, self, session.client)
+
+    # -- what comes from below, what people see ---------------------------------------------------------------------
+
+    def notify(self, event: Event, source: Xlator | None = None, data: Any = None) -> None:
+        """Send upcalls to the client they are for; pass the rest on."""
+        if event is Event.UPCALL:
+            body = getattr(data, "body", None)
+            for session in self.clients.get(getattr(data, "client", ""), ()):
+                if body is not None:
+                    session.notify(encode_callback(session.next_xid(), body))
+            return
+        super().notify(event, source, data)
+
+    def statedump(self) -> dict[str, Any]:
+        """Connections, clients and wire counters."""
+        channels = [s.channel for s in self.sessions if s.channel is not None]
+        return {
+            "address": str(self.address or ""),
+            "connections": len(self.sessions),
+            "clients": len(self.clients),
+            "fds": sum(len(s.fds) for s in self.sessions),
+            "under_way": sum(len(s.runs) for s in self.sessions),
+            "rpcs": self.closed_rpcs + sum(s.served for s in self.sessions),
+            "bytes_received": self.closed_received + sum(c.received for c in channels),
+            "bytes_sent": self.closed_sent + sum(c.sent for c in channels),
+        }

@@ -1,0 +1,70 @@
+"""Who may use a brick: stock's auth.addr and auth.login modules as pure functions of options and a request.
+
+Both modules are asked. One that rejects decides; else one that accepts is enough; else the client is refused.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hmac
+import ipaddress
+from collections.abc import Mapping
+
+ACCEPT, REJECT, DONT_CARE = "accept", "reject", "don't care"
+
+
+def matches(address: str, patterns: str) -> bool:
+    """Tell whether an address matches one of the comma-separated patterns: fnmatch or CIDR, `!` in front negates."""
+    for pattern in filter(None, (p.strip() for p in patterns.split(","))):
+        negated = pattern.startswith("!")
+        pattern = pattern.lstrip("!")
+        hit = fnmatch.fnmatchcase(address, pattern)
+        if not hit and "/" in pattern:
+            try:
+                hit = ipaddress.ip_address(address) in ipaddress.ip_network(pattern, strict=False)
+            except ValueError:
+                hit = False
+        if hit:
+            return not negated
+    return False
+
+
+def by_address(brick: str, address: str, options: Mapping[str, str]) -> str:
+    """Ask auth.addr: `auth.addr.<brick>.reject`, then `.allow`. A client on a unix socket has the address "unix"."""
+    host = "unix" if address.startswith("unix:") else address.rsplit(":", 1)[0].strip("[]")
+    for spelling in ("auth.addr", "auth.ip"):
+        rejected = options.get(f"{spelling}.{brick}.reject")
+        if rejected is not None and matches(host, rejected):
+            return REJECT
+    for spelling in ("auth.addr", "auth.ip"):
+        allowed = options.get(f"{spelling}.{brick}.allow")
+        if allowed is not None and (host == "unix" or matches(host, allowed)):
+            return ACCEPT
+    return DONT_CARE
+
+
+def by_login(brick: str, user: str, password: str, options: Mapping[str, str], strict: bool) -> str:
+    """Ask auth.login: the user must be in `auth.login.<brick>.allow` and bring `auth.login.<user>.password`."""
+    allowed = options.get(f"auth.login.{brick}.allow")
+    if not user or allowed is None:
+        return REJECT if strict else DONT_CARE
+    if user not in {name.strip() for name in allowed.split(",")}:
+        return REJECT if strict else DONT_CARE
+    wanted = options.get(f"auth.login.{user}.password")
+    if wanted is not None and hmac.compare_digest(wanted.encode(), password.encode()):
+        return ACCEPT
+    return REJECT
+
+
+def authorise(brick: str, address: str, user: str, password: str, options: Mapping[str, str], strict: bool) -> bool:
+    """Tell whether a client may use `brick`.
+
+    Args:
+        brick: the name the auth options speak of (auth-path, or the subvolume's own name).
+        address: the peer as the channel names it.
+        user, password: from SETVOLUME; empty when none were sent.
+        options: all `auth.*` options.
+        strict: `strict-auth-accept`: without a known user there is no access.
+    """
+    answers = (by_address(brick, address, options), by_login(brick, user, password, options, strict))
+    return REJECT not in answers and ACCEPT in answers

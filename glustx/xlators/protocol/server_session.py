@@ -1,0 +1,378 @@
+"""One client connection of protocol/server: its handshake, its fds, and the way of a call to a request and back.
+
+The hot path is `_fop`: decode, start the coroutine, and when it does not suspend (the usual case) encode its reply in
+place. A fop that does suspend is a `Run` in `runs`; it is cancelled when the connection is lost, and its fd survives
+until it has ended.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import heapq
+import logging
+import struct
+from typing import TYPE_CHECKING, Any
+
+from glustx import fops
+from glustx.errors import FopCancelled, FopError
+from glustx.fops import Fop
+from glustx.inode import ANONYMOUS_FD, Fd
+from glustx.rpc import dict_v1, message
+from glustx.rpc import programs as p
+from glustx.rpc.channel import Channel
+from glustx.rpc.codec import FopCodec
+from glustx.rpc.codec_special import FOP400
+from glustx.rpc.connection import CallRefused, Handler, ProcUnavail, RpcConnection
+from glustx.rpc.record import frame
+from glustx.rpc.xdr import XdrError
+from glustx.runtime import Run, drive
+from glustx.values import ROOT_LOC, Caller
+from glustx.xdata import XdataMemo
+
+if TYPE_CHECKING:
+    from glustx.xlators.protocol.server import Server
+
+log = logging.getLogger("glustx.protocol.server")
+
+_HEAD = struct.Struct(">5I")  # prog, vers, proc, cred flavor, cred length
+_STAMP = struct.Struct(">IIQ")  # v3 credential: flags, ctime nsec, ctime sec
+_FOP_PROG, _FOP_VERS = p.FOP_400.number, p.FOP_400.version
+_MAX_CREDS = 1024
+
+
+class FdTable:
+    """The fds of one connection by number, lowest free number first, as stock gives them."""
+
+    __slots__ = ("_fds", "_free", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self._fds: dict[int, Fd] = {}
+        self._free: list[int] = []
+        self.limit = limit
+
+    def __len__(self) -> int:
+        return len(self._fds)
+
+    def add(self, fd: Fd) -> int:
+        """Keep an fd and return its number; FopError EMFILE when there are too many."""
+        if len(self._fds) >= self.limit:
+            raise FopError(errno.EMFILE, f"the client holds {self.limit} fds")
+        number = heapq.heappop(self._free) if self._free else len(self._fds)
+        self._fds[number] = fd
+        return number
+
+    def get(self, number: int) -> Fd | None:
+        """Return the fd of a number."""
+        return self._fds.get(number)
+
+    def pop(self, number: int) -> Fd | None:
+        """Take an fd out."""
+        fd = self._fds.pop(number, None)
+        if fd is not None:
+            heapq.heappush(self._free, number)
+        return fd
+
+    def clear(self) -> list[Fd]:
+        """Take all fds out."""
+        fds = list(self._fds.values())
+        self._fds.clear()
+        self._free.clear()
+        return fds
+
+
+class _Entry:
+    """What the hot path needs for one procedure."""
+
+    __slots__ = ("cls", "codec", "decode", "encode", "locks", "method", "opens", "payload", "releases")
+
+    def __init__(self, codec: FopCodec, method: Any) -> None:
+        cls = codec.cls
+        self.cls = cls
+        self.codec = codec
+        self.decode = codec.decode_call
+        self.encode = codec.encode_reply
+        self.method = method
+        self.opens = cls in (fops.Open, fops.Opendir, fops.Create)
+        self.releases = cls in (fops.Release, fops.Releasedir)
+        self.payload = cls in (fops.Write, fops.Put)
+        self.locks = bool(cls.effects & fops.LOCKS)
+
+
+class ServerSession(RpcConnection):
+    """A connection from a client.
+
+    Args:
+        server: the translator it belongs to.
+    """
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(self._cold_programs())
+        self.server = server
+        self.client = ""
+        self.bound: dict[int, _Entry] = {}
+        self.fds = FdTable(server.options.fds_per_client)
+        self.runs: dict[Run, _Entry] = {}
+        self.counted = 0
+        self.served = 0
+        self.memo = XdataMemo()
+        self.last_channel: Channel | None = None
+        self._callers: dict[bytes, Caller] = {}
+        self._lost = False
+        self.hot_call = self._fop
+        server.sessions.add(self)
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, channel: Channel) -> None:
+        """The client is connected."""
+        super().connection_made(channel)
+        self.last_channel = channel
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The client is gone: call off what it has under way, give its fds back, then tell the others."""
+        super().connection_lost(error)
+        if self._lost:
+            return
+        self._lost = True
+        for run in list(self.runs):
+            run.cancel()
+        self._gone_when_idle()
+
+    def drop(self, reason: str) -> None:
+        """End the connection from this side."""
+        if self.channel is not None:
+            self.channel.abort(reason)
+
+    def _gone_when_idle(self) -> None:
+        if self.runs or not self._lost:
+            return
+        for fd in self.fds.clear():
+            self._release(fd)
+        self.server.left(self)
+
+    def _release(self, fd: Fd) -> None:
+        cls = fops.Releasedir if fd.directory else fops.Release
+        entry = self.bound.get(cls.procnum)
+        if entry is not None:
+            drive(entry.method(cls(fd, caller=Caller(client=self.client))), self._released)
+
+    @staticmethod
+    def _released(value: Any, error: BaseException | None) -> None:
+        if error is not None and not isinstance(error, (FopError, FopCancelled)):
+            log.error("releasing an fd failed", exc_info=error)
+
+    # -- fops -------------------------------------------------------------------------------------------------------
+
+    def find_fd(self, gfid: bytes, number: int) -> Fd:
+        """Return the fd a client means; FopError EBADF when it holds none of that number."""
+        fd = self.fds.get(number)
+        if fd is not None:
+            return fd
+        if number == ANONYMOUS_FD:
+            return Fd(gfid, 2, anonymous=True, client=self.client)
+        raise FopError(errno.EBADF, f"fd {number} is not open")
+
+    def _caller(self, view: memoryview, pos: int, flavor: int, size: int) -> tuple[Caller, int, int]:
+        """Return the memoised caller, the stamp flags and the ctime (ns) of a credential."""
+        if flavor == message.AUTH_GLUSTERFS_V3 and size >= 36:
+            stamp, nsec, sec = _STAMP.unpack_from(view, pos + 12)
+            raw = bytes(view[pos : pos + size])
+            key = raw[:12] + raw[28:]
+            caller = self._callers.get(key)
+            if caller is not None:
+                return caller, stamp, sec * 1_000_000_000 + nsec
+            cred = message.decode_cred(flavor, raw, self.client)
+            if len(self._callers) >= _MAX_CREDS:
+                self._callers.clear()
+            self._callers[key] = cred.caller
+            return cred.caller, cred.stamp, cred.ctime
+        cred = message.decode_cred(flavor, bytes(view[pos : pos + size]), self.client)
+        return cred.caller, cred.stamp, cred.ctime
+
+    def _fop(self, view: memoryview, pos: int, end: int, xid: int) -> bool:
+        if end - pos < 40:
+            return False
+        prog, vers, proc, flavor, cred_size = _HEAD.unpack_from(view, pos + 12)
+        if prog != _FOP_PROG or vers != _FOP_VERS:
+            return False
+        body = pos + 40 + cred_size  # behind the credential and an empty verifier
+        entry = self.bound.get(proc)
+        if entry is None or body > end or cred_size > message.MAX_AUTH_BYTES:
+            return False
+        try:
+            caller, stamp, ctime = self._caller(view, pos + 32, flavor, cred_size)
+            req = entry.decode(view, body, end, self.find_fd, self.memo, caller, ctime, stamp)
+        except FopError as error:
+            self.send(entry.codec.encode_error(xid, error))
+            return True
+        except XdrError as error:
+            log.info("%s: garbage in %s: %s", self.peer, entry.codec.name, error)
+            self.send(frame(message.encode_reply(xid, message.GARBAGE_ARGS)))
+            return True
+        self.served += 1
+        if entry.releases:
+            self._forget(view, body)
+        co = entry.method(req)
+        try:
+            waiter = co.send(None)
+        except StopIteration as stop:
+            if entry.opens:
+                self._finish(entry, xid, req, stop.value, None)
+            else:
+                self.out += entry.encode(xid, stop.value, 0)
+                if not self._in_turn:
+                    self.flush()
+        except BaseException as error:
+            self._finish(entry, xid, req, None, error)
+        else:
+            self._suspended(entry, xid, req, co, waiter)
+        return True
+
+    def _suspended(self, entry: _Entry, xid: int, req: Fop, co: Any, waiter: Any) -> None:
+        if entry.payload:
+            self.records.pin()
+        box: list[Run] = []
+        run = Run(co, functools.partial(self._run_ended, box, entry, xid, req), waiter)
+        if run.done:
+            return
+        box.append(run)
+        self.runs[run] = entry
+        self.server.graph.enter()
+        if not entry.locks:
+            # Lock fops are left out: what frees a waiting one must still be read.
+            self.counted += 1
+            limit = self.server.outstanding_limit
+            if limit and self.counted > limit:
+                self.pause("outstanding")
+
+    def _run_ended(
+        self, box: list[Run], entry: _Entry, xid: int, req: Fop, value: Any, error: BaseException | None
+    ) -> None:
+        if box:
+            del self.runs[box[0]]
+            self.server.graph.leave()
+            if not entry.locks:
+                self.counted -= 1
+                limit = self.server.outstanding_limit
+                if "outstanding" in self._pauses and self.counted <= limit:
+                    self.resume("outstanding")
+        self._finish(entry, xid, req, value, error)
+        if self._lost:
+            self._gone_when_idle()
+
+    def _finish(self, entry: _Entry, xid: int, req: Fop, value: Any, error: BaseException | None) -> None:
+        if error is None and entry.opens:
+            fd: Fd = req.fd  # type: ignore[attr-defined]
+            if self._lost:
+                self._release(fd)
+                return
+            if entry.cls is fops.Create:
+                fd.gfid = value.stat.gfid
+            try:
+                number = self.fds.add(fd)
+            except FopError as full:
+                self._release(fd)
+                error = full
+            else:
+                self.send(*entry.encode(xid, value, number))
+                return
+        if error is None:
+            self.send(*entry.encode(xid, value, 0))
+        elif isinstance(error, FopError):
+            self.send(entry.codec.encode_error(xid, error))
+        elif not isinstance(error, FopCancelled):
+            log.error("%s from %s failed", entry.codec.name, self.peer, exc_info=error)
+            self.send(entry.codec.encode_error(xid, FopError(errno.EIO)))
+
+    def _forget(self, view: memoryview, body: int) -> None:
+        (number,) = struct.unpack_from(">q", view, body + 16)
+        self.fds.pop(number)
+
+    # -- cold programs ----------------------------------------------------------------------------------------------
+
+    def _cold_programs(self) -> dict[tuple[int, int], Handler]:
+        return {
+            (p.DUMP.number, p.DUMP.version): self._dump,
+            (p.HANDSHAKE.number, p.HANDSHAKE.version): self._handshake,
+            (_FOP_PROG, _FOP_VERS): self._cold_fop,
+        }
+
+    def _dump(self, _: RpcConnection, call: message.Call, body: bytes) -> bytes | None:
+        if call.proc == p.DUMP_DUMP:
+            p.DumpRequest.decode(body)
+            return p.DumpReply(programs=(p.FOP_400, p.DUMP, p.HANDSHAKE)).encode()
+        if call.proc == p.DUMP_PING:
+            return p.PingReply().encode()
+        raise ProcUnavail
+
+    def _cold_fop(self, _: RpcConnection, call: message.Call, body: bytes) -> bytes | None:
+        if call.proc == 0:
+            return bytes(12)
+        if not self.bound or call.proc == 49:
+            raise CallRefused(message.GARBAGE_ARGS)
+        if call.proc in FOP400:
+            raise CallRefused(message.GARBAGE_ARGS)
+        raise ProcUnavail
+
+    def _handshake(self, _: RpcConnection, call: message.Call, body: bytes) -> bytes | None:
+        if call.proc == p.HNDSK_SETVOLUME:
+            self._setvolume(call, p.SetvolumeRequest.decode(body).pairs)
+            return None
+        if call.proc == p.HNDSK_GETSPEC:
+            return p.GetspecReply(op_ret=-1, op_errno=errno.ENOSYS, spec="a brick has no volfiles").encode()
+        if call.proc == p.HNDSK_SET_LK_VER:
+            request = p.SetLkVerRequest.decode(body)
+            return p.SetLkVerReply(0, 0, request.lk_ver).encode()
+        if call.proc == p.HNDSK_PING:
+            return bytes(12)
+        raise ProcUnavail
+
+    def _setvolume(self, call: message.Call, pairs: dict[bytes, bytes]) -> None:
+        """Take a client in or say why not; the reply follows a LOOKUP of the root, as in stock."""
+        text = functools.partial(dict_v1.text, pairs)
+        name = text(b"remote-subvolume")
+        child = self.server.subvolume(name)
+        if not text(b"process-uuid"):
+            return self._refuse(call.xid, errno.EINVAL, "UUID not specified")
+        if text(b"fops-version") != str(_FOP_PROG):
+            return self._refuse(call.xid, errno.EINVAL, f"fops-version is not {_FOP_PROG}")
+        if child is None:
+            known = ", ".join(x.name for x in self.server.subvolumes)
+            return self._refuse(call.xid, errno.ENOENT, f"no brick {name!r} here, but {known}")
+        wanted, own = text(b"volume-id"), self.server.options.volume_id
+        if wanted and own and wanted.lower() != own.lower():
+            return self._refuse(call.xid, errno.EINVAL, "Volume-ID different, possible case of same brick re-used")
+        if not self.server.admit(child, call, self.peer, text(b"username"), text(b"password")):
+            return self._refuse(call.xid, errno.EACCES, "Authentication failed")
+        looked = fops.Lookup(ROOT_LOC, caller=Caller(client=text(b"process-uuid")))
+        drive(
+            child.table[fops.Lookup](looked), functools.partial(self._looked_up, call.xid, child, text(b"process-uuid"))
+        )
+
+    def _refuse(self, xid: int, code: int, why: str) -> None:
+        log.warning("%s: SETVOLUME refused: %s", self.peer, why)
+        pairs = dict_v1.pack_all({"ERROR": why})
+        self.reply(xid, p.SetvolumeReply(-1, code, pairs).encode())
+
+    def _looked_up(self, xid: int, child: Any, client: str, value: Any, error: BaseException | None) -> None:
+        if self._lost:
+            return
+        if error is not None:
+            code = error.errno if isinstance(error, FopError) else errno.EIO
+            return self._refuse(xid, code, f"the brick's root does not answer: {error}")
+        self.client = client
+        self._callers.clear()
+        self.bound = {number: _Entry(codec, child.table[codec.cls]) for number, codec in FOP400.items()}
+        self.server.joined(self)
+        log.info("%s: client %s uses %s", self.peer, client, child.name)
+        answer = {
+            "ERROR": "Success",
+            "process-uuid": self.server.uuid,
+            "child_up": "1",
+            "clnt-lk-version": "0",
+            "transport-ptr": "0",
+        }
+        if self.server.options.volume_id:
+            answer["volume-id"] = self.server.options.volume_id
+        self.reply(xid, p.SetvolumeReply(0, 0, dict_v1.pack_all(answer)).encode())
