@@ -418,6 +418,7 @@ def _reply_terms(cls: type[Fop]) -> tuple[str, list[_Term]]:
     if cls is fops.Getxattr or cls is fops.Fgetxattr or cls.reply is fops.XattropReply:
         terms += [_Term("zero", "iatt"), _Term("zero", "iatt")]
     if cls is fops.Readlink:
+        ret = "len(reply.path)"
         terms = [_Term("stat", "iatt"), _Term("path", "str")]
     if cls is fops.Open or cls is fops.Opendir:
         terms = [_Term("fd_number", "i64")]
@@ -471,7 +472,7 @@ def _make_decode_reply(cls: type[Fop]) -> Callable[..., tuple[Reply, int | None]
     shown = [t for t in terms if t.path != "zero"]
     _decode_fields(src, shown)
     arguments = [f"{t.path}={_var(t.path)}" for t in shown if t.path != "fd_number"]
-    if ret != "0":
+    if ret.startswith("reply."):
         arguments.append(f"{ret.split('.')[1]}=op_ret")
     fd = "v_fd_number" if any(t.path == "fd_number" for t in terms) else "None"
     src.add(f"return cls({', '.join([*arguments, 'xdata=xdata'])}), {fd}")
