@@ -1,0 +1,39 @@
+"""`glustx brick`: the process of one brick, started by `glustx serve` or by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from glustx.cli.failures import USAGE, Failure, told
+from glustx.cli.serve import LogFormat, LogLevel, set_up_logs
+from glustx.mgmt.brick import BrickConfig, run_brick
+from glustx.mgmt.state import ServeError
+
+
+def brick(
+    volfile: Annotated[
+        Path | None, typer.Option("--volfile", "-f", help="Volfile with a protocol/server on top.")
+    ] = None,
+    server: Annotated[str, typer.Option(help="HOST:PORT of the volume server to sign in at.")] = "",
+    volfile_id: Annotated[str, typer.Option(help="Which volfile to ask the volume server for.")] = "",
+    volume: Annotated[str, typer.Option(help="Name of the volume, for messages.")] = "",
+    control: Annotated[Path | None, typer.Option(help="Path of the control socket.")] = None,
+    supervised: Annotated[bool, typer.Option("--supervised", help="End when stdin does.")] = False,
+    log_level: LogLevel = "warning",
+    log_format: LogFormat = "text",
+) -> None:
+    """Serve one brick until SIGTERM."""
+    from glustx.gfapi.url import parse_host
+
+    with told(ServeError):
+        set_up_logs(log_level, log_format)
+        if volfile is None and not (server and volfile_id):
+            raise Failure("a brick needs --volfile, or --server and --volfile-id", USAGE)
+        try:
+            manager = parse_host(server) if server else None
+        except ValueError as error:
+            raise Failure(f"--server: {error}", USAGE) from None
+        run_brick(BrickConfig(volfile, manager, volfile_id, control, supervised), volume)

@@ -1,0 +1,48 @@
+"""The command `glustx`: its subcommands, and what all of them share."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import glustx
+from glustx.cli import brick, serve, volgen
+
+app = typer.Typer(
+    name="glustx",
+    help="A GlusterFS-style translator stack that speaks stock GlusterFS's wire and disk formats.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("serve")(serve.serve)
+app.command("statedump")(serve.statedump)
+app.command("brick", hidden=True)(brick.brick)
+app.add_typer(volgen.app, name="volgen")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"glustx {glustx.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """A GlusterFS-style translator stack that speaks stock GlusterFS's wire and disk formats."""
+
+
+def main() -> None:
+    """Run the command line of this process; never returns."""
+    if hasattr(sys.stdout, "reconfigure"):
+        # A path that is not UTF-8 must not keep a report from being printed.
+        sys.stdout.reconfigure(errors="surrogateescape")
+        sys.stderr.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    app()

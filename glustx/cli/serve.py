@@ -1,0 +1,147 @@
+"""`glustx serve` and `glustx statedump`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from glustx import logs
+from glustx.cli.failures import USAGE, Failure, told
+from glustx.mgmt import control
+from glustx.mgmt.serve import Ready
+from glustx.mgmt.serve import serve as run
+from glustx.mgmt.state import Folders, Ports, ServeError, folders
+from glustx.mgmt.volumes import Volume, volume_of_folder, volume_of_volfile
+from glustx.rpc.channel import Address
+from glustx.rpc.programs import GLUSTERD_PORT
+from glustx.rpc.xdr import XdrError
+
+StateDir = Annotated[
+    Path | None,
+    typer.Option(envvar="GLUSTX_STATE_DIR", help="Folder for ports and sockets, instead of /var/lib or XDG folders."),
+]
+LogLevel = Annotated[str, typer.Option(help=f"What is logged on stderr: {', '.join(logs.LEVELS)}.")]
+LogFormat = Annotated[str, typer.Option(help=f"How: {', '.join(logs.FORMATS)}.")]
+
+
+def set_up_logs(level: str, form: str) -> None:
+    """Set up logging, or refuse words that are not known."""
+    if level not in logs.LEVELS:
+        raise Failure(f"--log-level {level} is none of {', '.join(logs.LEVELS)}", USAGE)
+    if form not in logs.FORMATS:
+        raise Failure(f"--log-format {form} is none of {', '.join(logs.FORMATS)}", USAGE)
+    logs.set_up(level, form)
+
+
+def places(state_dir: Path | None) -> Folders:
+    """Return the folders of this process's user."""
+    # Where there are no user ids there is no system-wide state either.
+    root = os.geteuid() == 0 if hasattr(os, "geteuid") else False
+    return folders(state_dir, os.environ, root)
+
+
+def serve(
+    sources: Annotated[list[Path], typer.Argument(help="Brick folders, or volfiles of bricks; a volume of each.")],
+    volume: Annotated[str, typer.Option(help="Name of the volume; the folder's or file's own by default.")] = "",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the volume server; 0 takes a free one.")] = (
+        GLUSTERD_PORT
+    ),
+    address: Annotated[str, typer.Option(help="Address to listen on, for the volume server and the bricks.")] = (
+        "127.0.0.1"
+    ),
+    host: Annotated[
+        str, typer.Option(help="Host name or address that clients are told; by default the one listened on.")
+    ] = "",
+    brick_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the first brick, the others follow; 0 keeps or finds one.")
+    ] = 0,
+    allow: Annotated[str, typer.Option(help="Client addresses that may use the bricks, by comma.")] = "*",
+    restart: Annotated[bool, typer.Option("--restart", help="Start a brick again that ends by itself.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the ready line as JSON.")] = False,
+    state_dir: StateDir = None,
+    log_level: LogLevel = "warning",
+    log_format: LogFormat = "text",
+) -> None:
+    """Serve volumes until SIGTERM or Ctrl-C.
+
+    One process hands out volfiles and ports, one process serves each brick; stock clients mount by
+    `mount -t glusterfs HOST:/VOLUME`, QEMU and glustx open gluster://HOST/VOLUME/PATH. One line on stdout says when
+    clients may come.
+    """
+    with told(ServeError):
+        set_up_logs(log_level, log_format)
+        if volume and len(sources) > 1:
+            raise Failure("--volume names one volume, and a volume of several bricks cannot be served yet", USAGE)
+        if not 0 <= brick_port + len(sources) - 1 <= 65535:
+            raise Failure(f"--brick-port {brick_port} leaves no port for the last brick", USAGE)
+        where = places(state_dir)
+        # Clients on this machine and elsewhere all know it by its name when it listens everywhere.
+        told_host = host or (socket.gethostname() if address in ("0.0.0.0", "::") else address)
+        volumes: list[Volume] = []
+        for index, source in enumerate(sources):
+            if not source.is_dir() and source.suffix == ".vol" and not source.exists():
+                raise Failure(f"volfile {source} does not exist", USAGE)
+            make = volume_of_volfile if source.is_file() else volume_of_folder
+            made = make(
+                source,
+                volume,
+                Ports(where.state),
+                address=address,
+                advertised=told_host,
+                brick_port=brick_port + index if brick_port else 0,
+                allow=allow,
+            )
+            volumes.append(made)
+        run(
+            volumes,
+            Address(address, port),
+            told_host,
+            where,
+            _print_json if json else _print_text,
+            restart=restart,
+            log_options=["--log-level", log_level, "--log-format", log_format],
+        )
+
+
+def _print_json(ready: Ready) -> None:
+    _line(msgspec.json.encode(ready).decode())
+
+
+def _print_text(ready: Ready) -> None:
+    port = "" if ready.port == GLUSTERD_PORT else f":{ready.port}"
+    host = f"[{ready.host}]" if ":" in ready.host else ready.host
+    urls = ", ".join(f"gluster://{host}{port}/{volume.name}" for volume in ready.volumes)
+    bricks = ", ".join(f"{brick.name} on {brick.port}" for volume in ready.volumes for brick in volume.bricks)
+    _line(f"serving {urls} (pid {ready.pid}; bricks: {bricks})")
+
+
+def _line(text: str) -> None:
+    print(text, flush=True)
+    sys.stdout.flush()
+
+
+def statedump(
+    volume: Annotated[str, typer.Argument(help="Name of the volume.")],
+    state_dir: StateDir = None,
+) -> None:
+    """Print what every translator of a volume's running bricks knows of itself."""
+    with told(ServeError):
+        where = places(state_dir)
+        bricks = Ports(where.state).bricks(volume)
+        if not bricks:
+            raise Failure(f"no volume {volume} has been served with its state in {where.state}")
+        for brick in bricks:
+            path = where.socket(volume, brick)
+            if not path.exists():
+                continue
+            try:
+                print(f"# {brick}\n{asyncio.run(control.ask_statedump(path))}")
+            except (OSError, XdrError) as error:
+                print(f"glustx: brick {brick} does not answer at {path}: {error}", file=sys.stderr)

@@ -1,0 +1,83 @@
+"""How to ask a running brick what it knows: a program of our own on the brick's unix socket.
+
+Program 0x20474C58 ("GLX" in the range RFC 5531 leaves to users), version 1. STATEDUMP returns the text of
+`Graph.statedump`; FACTS a dictionary of text: `volume-id`, and what the graph knows of its limits (`zero-method`, ...).
+Whoever may open the socket may ask, so its mode is 0600.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from glustx.rpc import dict_v1
+from glustx.rpc.body import Body, Dict, Text
+from glustx.rpc.channel import Address
+from glustx.rpc.connection import Handler, ProcUnavail, RpcConnection
+from glustx.rpc.getspec import connect, own_credential
+from glustx.rpc.message import Call
+from glustx.rpc.programs import Program
+from glustx.rpc.transport import AsyncioNetwork, AsyncioReactor, drive_in_loop
+from glustx.runtime import TimedOut, wait_for
+
+T = TypeVar("T")
+
+STATEDUMP, FACTS = 1, 2
+CONTROL = Program("glustx brick control", 0x20474C58, 1, {STATEDUMP: "STATEDUMP", FACTS: "FACTS"})
+
+
+class StatedumpReply(Body, frozen=True):
+    """A statedump."""
+
+    text: Text
+
+
+class FactsReply(Body, frozen=True):
+    """Facts, as text with a trailing NUL."""
+
+    pairs: Dict
+
+
+def make_receiver(statedump: Callable[[], str], facts: Callable[[], dict[str, str]]) -> RpcConnection:
+    """Return the receiver of a connection to the control socket, answering out of the two functions."""
+
+    def handle(connection: RpcConnection, call: Call, body: bytes) -> bytes:
+        if call.proc == STATEDUMP:
+            return StatedumpReply(statedump()).encode()
+        if call.proc == FACTS:
+            return FactsReply(dict_v1.pack_all(facts())).encode()
+        raise ProcUnavail
+
+    programs: dict[tuple[int, int], Handler] = {(CONTROL.number, CONTROL.version): handle}
+    return RpcConnection(programs, limit=1 << 16)
+
+
+async def ask_statedump(socket: Path, timeout: float = 10.0) -> str:
+    """Return the statedump of the brick behind `socket`; OSError or XdrError when it does not answer."""
+    return (await _ask(socket, STATEDUMP, StatedumpReply.decode, timeout)).text
+
+
+async def ask_facts(socket: Path, timeout: float = 10.0) -> dict[str, str]:
+    """Return the facts of the brick behind `socket`; OSError or XdrError when it does not answer."""
+    pairs = (await _ask(socket, FACTS, FactsReply.decode, timeout)).pairs
+    return {os.fsdecode(key): dict_v1.text(pairs, key) for key in pairs}
+
+
+async def _ask(socket: Path, proc: int, decode: Callable[[bytes], T], timeout: float) -> T:
+    loop = asyncio.get_running_loop()
+    network, reactor = AsyncioNetwork(loop), AsyncioReactor(loop)
+
+    async def ask() -> T:
+        connection = await connect(network, reactor, Address(path=str(socket)), timeout)
+        return await wait_for(reactor, connection.ask(CONTROL, proc, b"", own_credential(), decode), timeout)
+
+    try:
+        answer: T = await drive_in_loop(ask(), loop)
+        return answer
+    except TimedOut:
+        raise TimeoutError(f"no answer in {timeout:g} s") from None
+    finally:
+        await network.close()

@@ -1,0 +1,156 @@
+"""Volumes as the volume server knows them: their bricks, the volfiles it hands out, and the portmap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from glustx import volfile, volgen
+from glustx.mgmt.state import Ports, ServeError
+from glustx.volfile import Volfile, VolfileError, VolumeSpec
+
+_PORT_KEYS = ("transport.socket.listen-port", "listen-port")
+_ADDRESS_KEY = "transport.socket.bind-address"
+
+
+class Brick(msgspec.Struct):
+    """One brick of a volume.
+
+    Args:
+        name: what clients name as remote-subvolume; the folder, where glustx made the volfile.
+        port: its TCP port.
+        text: its volfile.
+        key: what the brick process asks GETSPEC for.
+    """
+
+    name: str
+    port: int
+    text: str
+    key: str
+
+
+class Volume(msgspec.Struct):
+    """A volume and the volfile of its clients. `id` is its UUID as text, empty until a brick has told it."""
+
+    name: str
+    bricks: list[Brick]
+    client_text: str
+    id: str = ""
+
+
+class Volumes:
+    """All volumes of one volume server, and who listens where."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Volume] = {}
+        self.portmap: dict[str, int] = {}
+
+    def add(self, volume: Volume) -> None:
+        """Serve one more volume; ServeError when its name or one of its bricks is there already."""
+        if volume.name in self.by_name:
+            raise ServeError(f"volume {volume.name} is named twice; give one of them another --volume")
+        bricks = {brick.name for other in self.by_name.values() for brick in other.bricks}
+        for brick in volume.bricks:
+            if brick.name in bricks:
+                raise ServeError(f"brick {brick.name} is in two volumes")
+        self.by_name[volume.name] = volume
+
+    def spec(self, key: str) -> str | None:
+        """Return the volfile that a GETSPEC key means: `VOL` or `/VOL` the clients', a brick's key the brick's."""
+        volume = self.by_name.get(key.removeprefix("/"))
+        if volume is not None:
+            return volume.client_text
+        bricks = (brick for volume in self.by_name.values() for brick in volume.bricks)
+        return next((brick.text for brick in bricks if brick.key == key), None)
+
+
+def volume_of_folder(
+    folder: Path, name: str, ports: Ports, *, address: str, advertised: str, brick_port: int = 0, allow: str = "*"
+) -> Volume:
+    """Return the volume of one brick in a folder.
+
+    Args:
+        folder: the brick's root; made when only its parent exists.
+        name: the volume's name; the folder's own when empty.
+        ports: keeps the brick's port.
+        address: where the brick listens.
+        advertised: the host that clients are told.
+        brick_port: the port; 0 takes the kept one or a free one.
+        allow: comma list of client addresses.
+
+    Raises ServeError.
+    """
+    folder = folder.resolve()
+    name = name or folder.name
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ServeError(f"cannot use {folder} as a brick: {error.strerror or error}") from None
+    brick = str(folder)
+    # volgen judges the name, so it comes before anything is kept under that name.
+    _made(lambda: volgen.embedded_volfile(name, brick))
+    port = ports.fix(name, brick, address, brick_port)
+    text = _made(lambda: volgen.brick_volfile(name, brick, port, address, allow=allow))
+    return _volume(name, Brick(brick, port, text, _key(name, advertised, brick)), advertised)
+
+
+def volume_of_volfile(
+    path: Path, name: str, ports: Ports, *, address: str, advertised: str, brick_port: int = 0, allow: str = "*"
+) -> Volume:
+    """Return the volume whose brick is described by a volfile.
+
+    A root of type protocol/server is taken as it is, but for the port when one was asked for; above any other root a
+    protocol/server is added. The other arguments are those of `volume_of_folder`; `name` is the file's stem when empty.
+
+    Raises ServeError, also for what is wrong with the volfile.
+    """
+    try:
+        spec = volfile.load(path)
+    except (OSError, VolfileError) as error:
+        raise ServeError(str(error)) from None
+    name = name or path.stem
+    root = spec.root
+    if root.type == "protocol/server":
+        if len(root.subvolumes) != 1:
+            raise ServeError(
+                f"{path}: {root.name} offers {len(root.subvolumes)} bricks; one for each volfile can be served"
+            )
+        brick = root.subvolumes[0]
+        said = next((root.options[key] for key in _PORT_KEYS if key in root.options), "0")
+        port = brick_port or (int(said) if said.isdigit() else 0) or ports.fix(name, brick, address)
+        options = {key: value for key, value in root.options.items() if key not in _PORT_KEYS}
+        options.setdefault(_ADDRESS_KEY, address)
+        server = VolumeSpec(root.name, root.type, {**options, _PORT_KEYS[0]: str(port)}, root.subvolumes)
+        volumes = (*spec.volumes[:-1], server)
+    else:
+        brick = root.name
+        port = ports.fix(name, brick, address, brick_port)
+        options = {"transport-type": "tcp", _ADDRESS_KEY: address, _PORT_KEYS[0]: str(port)}
+        options[f"auth.addr.{brick}.allow"] = allow
+        server_name = f"{name}-server"
+        if server_name in spec.by_name:
+            raise ServeError(f"{path}: the name {server_name} is needed for the protocol/server that is added")
+        volumes = (*spec.volumes, VolumeSpec(server_name, "protocol/server", options, (brick,)))
+    text = volfile.format(Volfile(volumes, str(path)))
+    return _volume(name, Brick(brick, port, text, _key(name, advertised, brick)), advertised)
+
+
+def _volume(name: str, brick: Brick, advertised: str) -> Volume:
+    # The name of a brick from a volfile need not be a path, which volgen insists on.
+    remote = {"protocol/client": {"remote-subvolume": brick.name}}
+    text = _made(lambda: volgen.client_volfile(name, [(advertised, brick.port, "/")], options=remote))
+    return Volume(name, [brick], text)
+
+
+def _key(volume: str, host: str, brick: str) -> str:
+    # Stock's form of a brick's key: VOL.HOST.path-with-dashes.
+    return f"{volume}.{host}.{brick.strip('/').replace('/', '-')}"
+
+
+def _made(make: Callable[[], str]) -> str:
+    try:
+        return make()
+    except ValueError as error:
+        raise ServeError(str(error)) from None
