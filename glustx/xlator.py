@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import errno
+import functools
 import inspect
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -112,9 +113,9 @@ class Xlator:
         for child in subvolumes:
             child.parents.append(self)
 
-    @property
+    @functools.cached_property
     def child(self) -> Wind:
-        """The only child; `wire` puts the real one in an instance attribute of the same name."""
+        """The only child; `wire` puts it into the instance, where it is found before this."""
         raise GraphError(f"{self.name} ({self.type_name}) has no single child, or is not activated")
 
     def __repr__(self) -> str:
