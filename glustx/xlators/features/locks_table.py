@@ -58,10 +58,7 @@ class InodeLocks:
         """Tell whether an entrylk is held on `name` of this directory, or on all of it."""
         probe = EntryHold(("", b""), True, 0, name)
         return any(
-            hold.overlaps(probe)
-            for (kind, _), queue in self.queues.items()
-            if kind is EntryHold
-            for hold in queue.held
+            hold.overlaps(probe) for (kind, _), queue in self.queues.items() if kind is EntryHold for hold in queue.held
         )
 
 
