@@ -5,6 +5,7 @@ FETCHSPEC, INO_FLUSH, GET_SNAPS, CHILD_UP and CHILD_DOWN have no body.
 
 from __future__ import annotations
 
+from glustx import upcall
 from glustx.rpc import programs
 from glustx.rpc.body import I32, U32, Body, Bytes16, Dict, OldFlock, OldIatt, Text
 from glustx.rpc.message import encode_call
@@ -100,6 +101,33 @@ BODIES: dict[int, type[Body]] = {
 """The body's class by procedure number; a procedure that is not here has none."""
 
 _PROC = {cls: proc for proc, cls in BODIES.items()}
+
+
+def body_of(told: object) -> Body | None:
+    """Return the callback that tells a client what came up with Event.UPCALL (see `glustx.upcall`); None for what no
+    callback can tell."""
+    if isinstance(told, upcall.InodelkContention):
+        return InodelkContention(told.gfid, told.flock, told.pid, _text(told.domain))
+    if isinstance(told, upcall.EntrylkContention):
+        return EntrylkContention(told.gfid, told.type, told.pid, _text(told.name), _text(told.domain))
+    return told if isinstance(told, Body) else None
+
+
+def told_by(body: Body | None) -> object:
+    """Return what a callback tells this process as a message of `glustx.upcall`; other bodies as they are."""
+    if isinstance(body, InodelkContention):
+        return upcall.InodelkContention("", body.gfid, body.flock, body.pid, _bytes(body.domain))
+    if isinstance(body, EntrylkContention):
+        return upcall.EntrylkContention("", body.gfid, body.type, body.pid, _bytes(body.name), _bytes(body.domain))
+    return body
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
 
 
 def encode_callback(xid: int, what: int | Body) -> bytes:

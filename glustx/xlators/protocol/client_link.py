@@ -348,7 +348,7 @@ class ClientLink:
         except XdrError as error:
             log.info("%s: unreadable callback %d: %s", self.where, call.proc, error)
             return None
-        self.client.tell_parents(Event.UPCALL, what)
+        self.client.tell_parents(Event.UPCALL, callbacks.told_by(what))
         return None
 
     def _wire(self) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from glustx.errors import GraphError
 from glustx.options import OptionSet, Seconds, option, wildcard
-from glustx.rpc.callbacks import encode_callback
+from glustx.rpc.callbacks import body_of, encode_callback
 from glustx.rpc.channel import Address, Listener
 from glustx.rpc.message import Call
 from glustx.xlator import Event, Xlator
@@ -166,9 +166,9 @@ class Server(Xlator):
     def notify(self, event: Event, source: Xlator | None = None, data: Any = None) -> None:
         """Send upcalls to the client they are for; pass the rest on."""
         if event is Event.UPCALL:
-            body = getattr(data, "body", None)
-            for session in self.clients.get(getattr(data, "client", ""), ()):
-                if body is not None:
+            body = body_of(data)
+            if body is not None:
+                for session in self.clients.get(getattr(data, "client", ""), ()):
                     session.notify(encode_callback(session.next_xid(), body))
             return
         super().notify(event, source, data)
