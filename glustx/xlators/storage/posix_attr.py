@@ -1,0 +1,266 @@
+"""Attributes of storage/posix: iatts, the consistent times of trusted.glusterfs.mdata, STAT, SETATTR and ACCESS.
+
+With `ctime` on (stock's default) the times that clients see are those in the mdata xattr, stamped with the time that
+the client sent along, so that all bricks of a replica agree. They never go back, but for an explicit utimes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+
+from glustx import fops
+from glustx.fops import AttrReply, Done, Fop, PrePost
+from glustx.values import (
+    IATT_ALL,
+    SET_ATIME,
+    SET_ATIME_NOW,
+    SET_CTIME,
+    SET_GID,
+    SET_MODE,
+    SET_MTIME,
+    SET_MTIME_NOW,
+    SET_UID,
+    STAMP_ATIME,
+    STAMP_CTIME,
+    STAMP_MTIME,
+    STAMP_PARENT_CTIME,
+    STAMP_PARENT_MTIME,
+    Caller,
+    Iatt,
+)
+from glustx.xdata import MDATA_KEY
+from glustx.xlators.storage.posix_handle import At, Dir, Obj, OpenFile, PosixHandle, log, pack_mdata
+
+STAMP_DATA = STAMP_CTIME | STAMP_MTIME
+STAMP_BIRTH = STAMP_CTIME | STAMP_MTIME | STAMP_ATIME | STAMP_PARENT_CTIME | STAMP_PARENT_MTIME
+STAMP_NAME = STAMP_CTIME | STAMP_PARENT_CTIME | STAMP_PARENT_MTIME
+NS = 1_000_000_000
+
+
+class PosixAttr(PosixHandle):
+    """Iatts and times, and the fops that read or set them."""
+
+    # -- iatts -----------------------------------------------------------------------------------------------------
+
+    def iatt(self, obj: Obj, st: os.stat_result) -> Iatt:
+        """Return the iatt of an object from its stat, and keep it for as long as the object stays as it is."""
+        mode, _, dev, nlink, uid, gid, size = st[:7]
+        if not obj.is_dir and nlink:
+            nlink -= 1  # the handle
+        times = obj.times
+        if times is not None:
+            cs, cn, ms, mn, as_, an = times
+        else:
+            cs, cn = divmod(st.st_ctime_ns, NS)
+            ms, mn = divmod(st.st_mtime_ns, NS)
+            as_, an = divmod(st.st_atime_ns, NS)
+        # By position, in the order of the wire: keywords cost as much again.
+        made = Iatt(
+            obj.gfid, IATT_ALL, obj.ino, dev, st.st_rdev, size, st.st_blocks, 0, 0,
+            as_, ms, cs, 0, an, mn, cn, 0, nlink, uid, gid, st.st_blksize, mode,
+        )  # fmt: skip
+        # Without mdata the access time moves and nothing tells.
+        obj.iatt = made if times is not None else None
+        return made
+
+    def seen(self, obj: Obj, st: os.stat_result, at: At) -> Iatt:
+        """Return the iatt for a stat taken just now, reading anew what is remembered when the object has changed."""
+        if st.st_ctime_ns != obj.ctime:
+            self.refresh(obj, st, at)
+        else:
+            kept = obj.iatt
+            if kept is not None and kept.blocks == st.st_blocks and kept.size == st.st_size:
+                return kept
+        return self.iatt(obj, st)
+
+    def settle(self, obj: Obj, st: os.stat_result) -> Iatt:
+        """Return the iatt after a change of our own; what is remembered of xattrs stays valid."""
+        obj.ctime = st.st_ctime_ns
+        obj.plan = None
+        return self.iatt(obj, st)
+
+    def parent_seen(self, parent: Dir) -> Iatt:
+        """Return a parent's iatt as it is now."""
+        return self.seen(parent.obj, os.fstat(parent.fd), parent.fd)
+
+    def parent_changed(self, req: Fop, parent: Dir) -> Iatt:
+        """Stamp a parent in which a name was changed and return its iatt."""
+        obj = parent.obj
+        st = os.fstat(parent.fd)
+        if self.options.ctime:
+            when, flags = self.when(req, STAMP_NAME)
+            flags >>= 3
+            if flags & 7:
+                self.stamp(obj, parent.fd, when, flags & 7, st)
+                st = os.fstat(parent.fd)
+        return self.settle(obj, st)
+
+    # -- times -----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def when(req: Fop, default: int) -> tuple[int, int]:
+        """Return the time to stamp and the flags: the client's, or now and `default` when it sent none."""
+        return (req.ctime, req.stamp) if req.ctime else (time.time_ns(), default)
+
+    def stamp(self, obj: Obj, at: At, when: int, flags: int, st: os.stat_result) -> None:
+        """Move the times that `flags` (STAMP_CTIME, STAMP_MTIME, STAMP_ATIME) name on to `when`, never back.
+
+        A failure is logged and no more: what is being stamped has happened.
+        """
+        s, n = divmod(when, NS)
+        times = obj.times
+        if times is None:
+            times = (*divmod(st.st_ctime_ns, NS), *divmod(st.st_mtime_ns, NS), *divmod(st.st_atime_ns, NS))
+        cs, cn, ms, mn, as_, an = times
+        if flags & 1 and (s > cs or (s == cs and n > cn)):
+            cs, cn = s, n
+        if flags & 2 and (s > ms or (s == ms and n > mn)):
+            ms, mn = s, n
+        if flags & 4 and (s > as_ or (s == as_ and n > an)):
+            as_, an = s, n
+        self.write_times(obj, at, (cs, cn, ms, mn, as_, an))
+
+    def write_times(self, obj: Obj, at: At, times: tuple[int, int, int, int, int, int]) -> None:
+        """Store an object's times in its mdata xattr."""
+        if times == obj.times:
+            return
+        raw = pack_mdata(times)
+        try:
+            self.xset(at, MDATA_KEY, raw)
+        except OSError as error:
+            log.warning("%s: cannot store the times of %s: %s", self.name, obj.gfid.hex(), error.strerror)
+            return
+        obj.times = times
+        obj.xattrs[MDATA_KEY] = raw
+        obj.plan = None
+        obj.iatt = None
+
+    # -- fops ------------------------------------------------------------------------------------------------------
+
+    async def stat(self, req: fops.Stat) -> AttrReply:
+        """STAT."""
+        try:
+            obj, st = self.find(req.loc.gfid)
+        except OSError as error:
+            raise self.failed(req, error) from error
+        kept = obj.iatt
+        if kept is None or kept.blocks != st.st_blocks or kept.size != st.st_size:
+            kept = self.iatt(obj, st)
+        return AttrReply(stat=kept)
+
+    async def fstat(self, req: fops.Fstat) -> AttrReply:
+        """FSTAT."""
+        try:
+            f: OpenFile = req.fd.slots.get(self._fds) or self.opened(req.fd)
+            st = os.fstat(f.fd)
+            obj = f.obj
+            kept = obj.iatt
+            if kept is None or st.st_ctime_ns != obj.ctime or kept.blocks != st.st_blocks or kept.size != st.st_size:
+                kept = self.seen(obj, st, f.fd)
+        except OSError as error:
+            raise self.failed(req, error) from error
+        return AttrReply(stat=kept)
+
+    async def setattr(self, req: fops.Setattr) -> PrePost:
+        """SETATTR: mode, owner and times; a symlink's mode is left alone, as Linux has none."""
+        try:
+            obj, st = self.find(req.loc.gfid)
+            at: At = self.dir(obj.gfid).fd if obj.is_dir else obj.path
+            return self._set_attributes(req, req.stat, req.valid, obj, st, at)
+        except OSError as error:
+            raise self.failed(req, error) from error
+
+    async def fsetattr(self, req: fops.Fsetattr) -> PrePost:
+        """FSETATTR."""
+        try:
+            f = self.opened(req.fd)
+            st = os.fstat(f.fd)
+            self.seen(f.obj, st, f.fd)
+            return self._set_attributes(req, req.stat, req.valid, f.obj, st, f.fd)
+        except OSError as error:
+            raise self.failed(req, error) from error
+
+    def _set_attributes(self, req: Fop, new: Iatt, valid: int, obj: Obj, st: os.stat_result, at: At) -> PrePost:
+        pre = self.iatt(obj, st)
+        link = stat.S_ISLNK(st.st_mode)
+        if valid & (SET_UID | SET_GID):
+            uid = new.uid if valid & SET_UID else -1
+            gid = new.gid if valid & SET_GID else -1
+            self.give(at, uid, gid)
+        if valid & SET_MODE and not link:
+            os.chmod(at, new.mode & 0o7777)
+        when, flags = self.when(req, STAMP_CTIME)
+        if valid & (SET_ATIME | SET_MTIME | SET_ATIME_NOW | SET_MTIME_NOW):
+            atime = mtime = None
+            if valid & (SET_ATIME | SET_ATIME_NOW):
+                atime = when if valid & SET_ATIME_NOW else new.atime_ns
+            if valid & (SET_MTIME | SET_MTIME_NOW):
+                mtime = when if valid & SET_MTIME_NOW else new.mtime_ns
+            ns = (st.st_atime_ns if atime is None else atime, st.st_mtime_ns if mtime is None else mtime)
+            if isinstance(at, int):
+                os.utime(at, ns=ns)
+            else:
+                os.utime(at, ns=ns, follow_symlinks=False)
+            self._set_times(obj, self.at(obj) if not isinstance(at, int) else at, when, atime, mtime)
+        if self.options.ctime and flags & 7:
+            self.stamp(obj, self.at(obj) if not isinstance(at, int) else at, when, flags & 7, st)
+        if valid & SET_CTIME and obj.times is not None:
+            times = obj.times
+            self.write_times(obj, self.at(obj), (new.ctime, new.ctime_nsec, *times[2:]))
+        after = os.fstat(at) if isinstance(at, int) else os.lstat(at)
+        # The kernel may have moved bits between the mode and an ACL.
+        for key in (b"system.posix_acl_access", b"system.posix_acl_default"):
+            obj.xattrs.pop(key, None)
+        return PrePost(pre=pre, post=self.settle(obj, after))
+
+    def _set_times(self, obj: Obj, at: At, when: int, atime: int | None, mtime: int | None) -> None:
+        """Put explicit times (ns) into the mdata that an object has; ctime moves on to `when`."""
+        if obj.times is None:
+            return
+        cs, cn, ms, mn, as_, an = obj.times
+        cs, cn = max((cs, cn), divmod(when, NS))
+        if atime is not None:
+            as_, an = divmod(atime, NS)
+        if mtime is not None:
+            ms, mn = divmod(mtime, NS)
+        self.write_times(obj, at, (cs, cn, ms, mn, as_, an))
+
+    def give(self, at: At, uid: int, gid: int) -> None:
+        """Change the owner (-1 leaves one as it is); a brick that may not, because it is a user's, lets it be."""
+        try:
+            if isinstance(at, int):
+                os.fchown(at, uid, gid)
+            else:
+                os.chown(at, uid, gid, follow_symlinks=False)
+        except PermissionError:
+            if not self.mapped:
+                raise
+
+    async def access(self, req: fops.Access) -> Done:
+        """ACCESS, from the mode bits and the caller's groups; root may do all but run what nobody may run."""
+        try:
+            _, st = self.find(req.loc.gfid)
+        except OSError as error:
+            raise self.failed(req, error) from error
+        if req.mask & ~7:
+            raise self.failed(req, OSError(errno.EINVAL, "mask has bits other than R, W and X"))
+        if not allowed(st, req.caller, req.mask):
+            raise self.failed(req, OSError(errno.EACCES, "Permission denied"))
+        return Done()
+
+
+def allowed(st: os.stat_result, caller: Caller, mask: int) -> bool:
+    """Tell whether mode bits let a caller read (4), write (2) and execute or search (1)."""
+    mode = st.st_mode
+    if caller.uid == 0:
+        return not mask & 1 or stat.S_ISDIR(mode) or bool(mode & 0o111)
+    if caller.uid == st.st_uid:
+        bits = mode >> 6
+    elif caller.gid == st.st_gid or st.st_gid in caller.groups:
+        bits = mode >> 3
+    else:
+        bits = mode
+    return not mask & ~bits

@@ -1,0 +1,232 @@
+"""The brick folder of storage/posix: what must be there before it is served, and watching that it stays usable."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+
+from glustx.errors import GraphError
+from glustx.runtime import TimerHandle, spawn
+from glustx.values import ROOT_GFID, gfid_from_text
+from glustx.xdata import MDATA_KEY
+from glustx.xlators.storage import posix_zero
+from glustx.xlators.storage.posix_attr import NS
+from glustx.xlators.storage.posix_handle import (
+    GFID_KEY,
+    NAMESPACE_KEY,
+    USER_PREFIX,
+    VOLUME_ID_KEY,
+    Dir,
+    Obj,
+    log,
+    pack_mdata,
+)
+from glustx.xlators.storage.posix_unlink import PosixUnlink
+
+_SKELETON = ("indices", "changelogs", "landfill", "unlink")
+_SPACE_CHECK = 5.0
+
+
+def prepare_brick(folder: str, volume_id: str = "", *, namespace: str = "trusted") -> None:
+    """Mark a folder as the brick of a volume, as `volume create` does; nothing changes when it is one already.
+
+    Args:
+        folder: an existing folder.
+        volume_id: the volume's UUID as text.
+        namespace: where trusted.* xattrs are kept, `trusted` or `user` (see option xattr-namespace).
+
+    Raises OSError: EEXIST when the folder belongs to another volume or uses the other namespace, EPERM where trusted
+    xattrs need root.
+    """
+    prefix = USER_PREFIX if namespace == "user" else b""
+    marks = {GFID_KEY: bytes(ROOT_GFID)}
+    if volume_id:
+        marks[VOLUME_ID_KEY] = gfid_from_text(volume_id)
+    foreign = _read(folder, NAMESPACE_KEY) is None if namespace == "user" else _read(folder, NAMESPACE_KEY) is not None
+    if foreign and os.path.lexists(os.path.join(folder, ".glusterfs")):
+        raise OSError(errno.EEXIST, f"the brick does not use xattr-namespace {namespace}", folder)
+    for key, value in marks.items():
+        there = _read(folder, prefix + key)
+        if there is not None and there != value:
+            raise OSError(errno.EEXIST, f"the folder is a brick already, with another {key.decode()}", folder)
+    if namespace == "user":
+        os.setxattr(folder, NAMESPACE_KEY, b"user")
+    for key, value in marks.items():
+        os.setxattr(folder, prefix + key, value)
+
+
+def _read(folder: str, key: bytes) -> bytes | None:
+    try:
+        return os.getxattr(folder, key)
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.EOPNOTSUPP):
+            return None
+        raise
+
+
+class PosixBrick(PosixUnlink):
+    """Start, stop and health."""
+
+    health: str = "unknown"
+
+    def open_brick(self) -> None:
+        """Open the brick folder, check whose it is, and complete what a brick needs.
+
+        Raises GraphError with a sentence for the operator.
+        """
+        folder = self.options.directory
+        where = f"{self.graph.surroundings.host}:{folder}"
+        if not os.path.isabs(folder):
+            raise GraphError(f"{self.name}: option directory {folder!r} is not an absolute path")
+        self.brick = os.path.normpath(folder)
+        self._handles = f"{self.brick}/.glusterfs/"
+        self.mapped = self.options.xattr_namespace == "user"
+        try:
+            fd = os.open(self.brick, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise GraphError(f"{self.name}: brick {where}: {error.strerror}") from error
+        try:
+            fresh = not os.path.lexists(self._handles)
+            self._check_identity(fd, where, fresh)
+            self._complete_brick(fd)
+            self.zero = posix_zero.probe(fd)
+        except OSError as error:
+            os.close(fd)
+            raise GraphError(f"{self.name}: brick {where}: {error.strerror}") from error
+        except BaseException:
+            os.close(fd)
+            raise
+        forced = self.options.zero_method
+        self.zero_method = self.zero.method if forced == "auto" else forced
+        st = os.fstat(fd)
+        obj = Obj(ROOT_GFID, self._handles + "00/00/00000000-0000-0000-0000-000000000001", "", True)
+        obj.st_ino = st.st_ino
+        self._root = Dir(fd, obj)
+        self._objs.set(self.graph.inodes.hold(ROOT_GFID), obj)
+        self._keep_dir(self._root)
+        self._inos[st.st_ino] = obj
+        self.refresh(obj, st, fd)
+
+    def _check_identity(self, fd: int, where: str, fresh: bool) -> None:
+        mark = _read(f"/proc/self/fd/{fd}", NAMESPACE_KEY)
+        if self.mapped and mark is None and not fresh:
+            raise GraphError(f"{self.name}: brick {where} uses trusted xattrs; option xattr-namespace must be trusted")
+        if not self.mapped and mark is not None:
+            raise GraphError(f"{self.name}: brick {where} was made with xattr-namespace user; the option must say so")
+        if self.mapped and mark is None:
+            os.setxattr(fd, NAMESPACE_KEY, b"user")
+        wanted = self.options.volume_id
+        there = self.xget(fd, VOLUME_ID_KEY)
+        if wanted:
+            try:
+                volume_id = gfid_from_text(wanted)
+            except ValueError:
+                raise GraphError(f"{self.name}: option volume-id {wanted!r} is not a UUID") from None
+            if there is None:
+                raise GraphError(
+                    f"{self.name}: brick {where} has no volume id. If its file system is mounted and it is to be a "
+                    f"brick of {wanted}, mark it with `glustx volume create` or prepare_brick()"
+                )
+            if there != volume_id:
+                raise GraphError(f"{self.name}: brick {where} belongs to volume {there.hex()}, not to {wanted}")
+        gfid = self.xget(fd, GFID_KEY)
+        if gfid is None:
+            try:
+                self.xset(fd, GFID_KEY, ROOT_GFID)
+            except OSError as error:
+                if error.errno in (errno.EPERM, errno.EOPNOTSUPP) and not self.mapped:
+                    raise GraphError(
+                        f"{self.name}: brick {where}: trusted xattrs are refused ({error.strerror}); they need root "
+                        f"and a file system that has them, or option xattr-namespace user"
+                    ) from error
+                raise
+        elif gfid != ROOT_GFID:
+            raise GraphError(f"{self.name}: brick {where} is a folder inside another brick (gfid {gfid.hex()})")
+
+    def _complete_brick(self, fd: int) -> None:
+        """Make `.glusterfs` and what stock has in it; the 256 folders of handles come with the first of each."""
+        os.makedirs(self._handles, mode=0o700, exist_ok=True)
+        os.chmod(self._handles, 0o700 if self.mapped else 0o600)
+        for name in (*_SKELETON, "indices/xattrop", "indices/dirty", "indices/entry-changes"):
+            os.makedirs(self._handles + name, mode=0o700, exist_ok=True)
+        if self.mapped:
+            os.makedirs(self._handles + "xattrs", mode=0o700, exist_ok=True)
+        os.makedirs(self._handles + "00/00", mode=0o700, exist_ok=True)
+        root = self._handles + "00/00/00000000-0000-0000-0000-000000000001"
+        if not os.path.lexists(root):
+            os.symlink("../../..", root)
+        if self.options.ctime and self.xget(fd, MDATA_KEY) is None:
+            st = os.fstat(fd)
+            times = (*divmod(st.st_ctime_ns, NS), *divmod(st.st_mtime_ns, NS), *divmod(st.st_atime_ns, NS))
+            self.xset(fd, MDATA_KEY, pack_mdata(times))
+        self.clear_leftovers()
+
+    def close_brick(self) -> None:
+        """Drop all descriptors that are not open files of clients."""
+        self._anonymous.clear()
+        self._dirs.clear()
+        self._old_dirs.clear()
+        root = self.graph.inodes.find(ROOT_GFID)
+        if root is not None and root.holds:
+            self.graph.inodes.drop(root)
+        self._root.obj.plan = None
+        del self._root
+
+    # -- watching --------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Begin to look after health (option health-check-interval) and free space (option reserve)."""
+        self._timers: dict[str, TimerHandle] = {}
+        self._watching = True
+        if self.options.health_check_interval:
+            self._again("health", self.options.health_check_interval, lambda: spawn(self._check_health()))
+        self._look_at_space()
+
+    def unwatch(self) -> None:
+        """Stop looking."""
+        self._watching = False
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _again(self, what: str, seconds: float, work: Callable[[], object]) -> None:
+        if self._watching:
+            self._timers[what] = self.graph.reactor.call_later(seconds, lambda: (work(), None)[1])
+
+    def _look_at_space(self) -> None:
+        figures = os.statvfs(self._root.fd)
+        self.low_on_space = figures.f_bavail < figures.f_blocks * self.options.reserve / 100
+        self._again("space", _SPACE_CHECK, self._look_at_space)
+
+    async def _check_health(self) -> None:
+        try:
+            await self.work(self._touch_health_file)
+        except OSError as error:
+            if self.health != "failed":
+                log.critical("%s: brick %s failed its health check: %s", self.name, self.brick, error.strerror)
+                self.tell_health(False)
+            self.health = "failed"
+        else:
+            if self.health == "failed":
+                self.tell_health(True)
+            self.health = "ok"
+        interval = self.options.health_check_interval
+        if interval:
+            self._again("health", interval, lambda: spawn(self._check_health()))
+
+    def tell_health(self, up: bool) -> None:
+        """Tell the translators above whether the brick can be used."""
+        raise NotImplementedError
+
+    def _touch_health_file(self) -> None:
+        text = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()).encode()
+        fd = os.open(self._handles + "health_check", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(fd, text, 0)
+            os.fsync(fd)
+            if os.pread(fd, len(text), 0) != text:
+                raise OSError(errno.EIO, "the health file reads back otherwise")
+        finally:
+            os.close(fd)

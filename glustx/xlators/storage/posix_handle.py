@@ -1,0 +1,577 @@
+"""Resolution of storage/posix: from a gfid or a (parent, name) to the object on disk, and what is remembered of it.
+
+Directories are reached by descriptors, kept in a bounded cache and found by walking the handle symlinks up to a known
+ancestor; everything else by its handle, the hard link `.glusterfs/aa/bb/<gfid>`. Symbolic links are never followed. All
+helpers here raise OSError (ESTALE for a gfid that the brick does not have); the fops turn that into FopError.
+
+What is remembered of an object (its xattrs, its attributes) holds as long as st_ctime stands still: every change that
+the kernel lets anybody make moves it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import stat
+import struct
+from typing import TYPE_CHECKING, Any, Union
+
+from glustx.errors import FopError
+from glustx.fops import Fop
+from glustx.inode import Fd, Inode, PerFd, PerInode
+from glustx.values import NULL_GFID, ROOT_GFID, Iatt, gfid_from_text, gfid_ino, gfid_text
+from glustx.xdata import EMPTY, MDATA_KEY, Xdata
+
+if TYPE_CHECKING:
+    from glustx.graph import Graph
+    from glustx.runtime import Lock
+
+log = logging.getLogger("glustx.storage.posix")
+
+GFID_KEY = b"trusted.gfid"
+VOLUME_ID_KEY = b"trusted.glusterfs.volume-id"
+GFID2PATH = b"trusted.gfid2path."
+PGFID = b"trusted.pgfid."
+# Where trusted.* lives when the brick cannot have it (option xattr-namespace user).
+USER_PREFIX = b"user.glustx."
+NAMESPACE_KEY = b"user.glustx.xattr-namespace"
+
+DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+NAME_MAX = 255
+_DEEPEST = 10000
+_MDATA = struct.Struct(">BQqQqQqQ")  # version, flags, then ctime, mtime, atime
+_LINK = re.compile(
+    rb"\.\./\.\./([0-9a-f]{2})/([0-9a-f]{2})/(\1\2[0-9a-f]{4}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/([^/\0]+)"
+)
+
+At = Union[int, str, bytes]
+
+
+class Obj:
+    """What is remembered of one object of the brick.
+
+    Attributes:
+        path: its handle (for a directory the symlink that tells where it is).
+        xpath: where its xattrs are, for objects that are not directories.
+        ctime: st_ctime_ns for which the rest holds.
+        times: what trusted.glusterfs.mdata says, (ctime, mtime, atime) as seconds and nanoseconds, None without it.
+        xattrs: value by key, None for one that is known to be absent.
+        iatt: attributes as last sent; None when they have to be made anew.
+        plan, reply, reply_fds, weight: the last answer about xattrs and the request that it answers.
+        fds: descriptors that clients hold; gone: the last name was removed meanwhile.
+    """
+
+    __slots__ = (
+        "ctime",
+        "fds",
+        "gfid",
+        "gone",
+        "iatt",
+        "ino",
+        "is_dir",
+        "lock",
+        "path",
+        "plan",
+        "reply",
+        "reply_fds",
+        "st_ino",
+        "times",
+        "weight",
+        "xattrs",
+        "xpath",
+    )
+
+    def __init__(self, gfid: bytes, path: str, xpath: At, is_dir: bool) -> None:
+        self.gfid = gfid
+        self.ino = gfid_ino(gfid)
+        self.path = path
+        self.xpath = xpath
+        self.is_dir = is_dir
+        self.ctime = -1
+        self.times: tuple[int, int, int, int, int, int] | None = None
+        self.xattrs: dict[bytes, bytes | None] = {}
+        self.iatt: Iatt | None = None
+        self.plan: Any = None
+        self.reply: Xdata = EMPTY
+        self.reply_fds = 0
+        self.weight = 0
+        self.fds = 0
+        self.gone = False
+        self.st_ino = 0
+        self.lock: Lock | None = None
+
+
+class Dir:
+    """An open directory and what is remembered of it; the descriptor is closed with the object."""
+
+    __slots__ = ("fd", "obj")
+
+    def __init__(self, fd: int, obj: Obj) -> None:
+        self.fd = fd
+        self.obj = obj
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class OpenFile:
+    """A descriptor that an fd of the graph (or a request without one) uses; closed when the last user has let go.
+
+    Attributes:
+        sync: writes must be durable when they return.
+        warm: reads that came from the page cache in a row; cold: reads to send to a worker without asking.
+    """
+
+    __slots__ = ("cold", "fd", "inode", "listing", "obj", "sync", "warm")
+
+    def __init__(self, fd: int, obj: Obj, inode: Inode | None, sync: bool) -> None:
+        self.fd = fd
+        self.obj = obj
+        self.inode = inode
+        self.sync = sync
+        self.warm = 0
+        self.cold = 0
+        self.listing: Any = None
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class PosixHandle:
+    """The part of storage/posix that finds objects."""
+
+    # What `Xlator` and `Posix.start` provide.
+    name: str
+    options: Any
+    graph: Graph
+    brick: str
+    brick_dev: int
+    mapped: bool
+    _handles: str
+    _root: Dir
+
+    def _init_handles(self) -> None:
+        """Prepare empty caches; called before `start`."""
+        self._objs: PerInode[Obj] = PerInode()
+        self._fds: PerFd[OpenFile] = PerFd()
+        self._dirs: dict[bytes, Dir] = {}
+        self._old_dirs: dict[bytes, Dir] = {}
+        self._dirs_half = 2048
+        self._inos: dict[int, Obj] = {}
+        self._old_inos: dict[int, Obj] = {}
+        self._inos_half = 32768
+        self._anonymous: dict[bytes, OpenFile] = {}
+
+    # -- xattrs, in either namespace -------------------------------------------------------------------------------
+
+    def disk_key(self, key: bytes) -> bytes:
+        """Return the name under which the brick stores `key`."""
+        if self.mapped and key.startswith(b"trusted."):
+            return USER_PREFIX + key
+        return key
+
+    def xget(self, at: At, key: bytes) -> bytes | None:
+        """Return an xattr of an open file or of a path (never following a link), None when there is none."""
+        if self.mapped:
+            key = self.disk_key(key)
+        try:
+            if isinstance(at, int):
+                return os.getxattr(at, key)
+            return os.getxattr(at, key, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in (errno.ENODATA, errno.EOPNOTSUPP) or (self.mapped and error.errno == errno.ENOENT):
+                return None
+            raise
+
+    def xset(self, at: At, key: bytes, value: bytes, flags: int = 0) -> None:
+        """Set an xattr."""
+        if self.mapped:
+            key = self.disk_key(key)
+        if isinstance(at, int):
+            os.setxattr(at, key, value, flags)
+        else:
+            os.setxattr(at, key, value, flags, follow_symlinks=False)
+
+    def xdel(self, at: At, key: bytes) -> None:
+        """Remove an xattr; OSError(ENODATA) when there is none."""
+        if self.mapped:
+            key = self.disk_key(key)
+        if isinstance(at, int):
+            os.removexattr(at, key)
+        else:
+            os.removexattr(at, key, follow_symlinks=False)
+
+    def xlist(self, at: At) -> list[bytes]:
+        """Return the names of all xattrs, as clients know them."""
+        try:
+            names = os.listxattr(at) if isinstance(at, int) else os.listxattr(at, follow_symlinks=False)
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP or (self.mapped and error.errno == errno.ENOENT):
+                return []
+            raise
+        keys = [os.fsencode(name) for name in names]
+        if not self.mapped:
+            return keys
+        return [key[len(USER_PREFIX) :] if key.startswith(USER_PREFIX) else key for key in keys if key != NAMESPACE_KEY]
+
+    def at_name(self, parent: Dir, name: bytes, st: os.stat_result) -> At:
+        """Return where the xattrs of a directory entry are.
+
+        There is no getxattrat: the kernel's name for our descriptor serves as the folder's path.
+        """
+        if self.mapped and not (stat.S_ISREG(st.st_mode) or stat.S_ISDIR(st.st_mode)):
+            return self.sidecar(st.st_ino)
+        return b"/proc/self/fd/%d/%s" % (parent.fd, name)
+
+    def sidecar(self, ino: int) -> str:
+        """Return the file that holds the xattrs of a link or special file, which cannot have user xattrs itself."""
+        return f"{self._handles}xattrs/{ino}"
+
+    # -- gfid to object --------------------------------------------------------------------------------------------
+
+    def handle(self, gfid: bytes) -> str:
+        """Return the path of a gfid's handle."""
+        t = gfid.hex()
+        return f"{self._handles}{t[:2]}/{t[2:4]}/{t[:8]}-{t[8:12]}-{t[12:16]}-{t[16:20]}-{t[20:]}"
+
+    def dir(self, gfid: bytes) -> Dir:
+        """Return the open directory of a gfid.
+
+        Raises OSError: ESTALE when the brick has no such object, EINVAL for the null gfid, ENOTDIR.
+        """
+        found = self._dirs.get(gfid)
+        if found is not None:
+            return found
+        found = self._old_dirs.pop(gfid, None)
+        if found is None:
+            found = self._root if gfid == ROOT_GFID else self._open_dir(gfid)
+        return self._keep_dir(found)
+
+    def _keep_dir(self, found: Dir) -> Dir:
+        self._dirs[found.obj.gfid] = found
+        if len(self._dirs) > self._dirs_half:
+            self._old_dirs, self._dirs = self._dirs, {ROOT_GFID: self._root}
+        return found
+
+    def _open_dir(self, gfid: bytes) -> Dir:
+        steps: list[tuple[bytes, bytes]] = []
+        here = gfid
+        base: Dir | None = None
+        while base is None:
+            if here == NULL_GFID:
+                raise OSError(errno.EINVAL, "null gfid")
+            parent, name = self.dir_place(here)
+            steps.append((here, name))
+            if len(steps) > _DEEPEST:
+                raise OSError(errno.ESTALE, "directory handles run in a circle")
+            here = parent
+            base = self._root if here == ROOT_GFID else self._dirs.get(here) or self._old_dirs.get(here)
+        for step, name in reversed(steps):
+            try:
+                fd = os.open(name, DIR_FLAGS, dir_fd=base.fd)
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                    raise OSError(errno.ESTALE, "directory handle leads nowhere") from None
+                raise
+            base = self.adopt_dir(step, fd)
+        return base
+
+    def dir_place(self, gfid: bytes) -> tuple[bytes, bytes]:
+        """Return (parent's gfid, name) of a directory, from its handle."""
+        try:
+            target = os.readlink(os.fsencode(self.handle(gfid)))
+        except FileNotFoundError:
+            raise OSError(errno.ESTALE, "no such gfid") from None
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                raise OSError(errno.ENOTDIR, "not a directory") from None
+            raise
+        match = _LINK.fullmatch(target)
+        if match is None or match[4] in (b".", b".."):
+            raise OSError(errno.ENOTDIR, "not a directory")
+        return gfid_from_text(match[3].decode()), match[4]
+
+    def adopt_dir(self, gfid: bytes, fd: int) -> Dir:
+        """Take over a freshly opened directory after making sure that it is `gfid`; the fd is closed on failure."""
+        try:
+            if self.xget(fd, GFID_KEY) != gfid:
+                raise OSError(errno.ESTALE, "another directory has taken this place")
+            st = os.fstat(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        obj = self.remember(gfid, st)
+        found = Dir(fd, obj)
+        if obj.ctime != st.st_ctime_ns:
+            self.refresh(obj, st, fd)
+        return self._keep_dir(found)
+
+    def drop_dir(self, gfid: bytes) -> None:
+        """Forget the descriptor of a directory that is gone."""
+        self._dirs.pop(gfid, None)
+        self._old_dirs.pop(gfid, None)
+
+    def find(self, gfid: bytes) -> tuple[Obj, os.stat_result]:
+        """Return an object and its stat; what is remembered of it is valid then.
+
+        Raises OSError: ESTALE for an unknown gfid, EINVAL for the null gfid.
+        """
+        obj: Obj | None = self.graph.inodes.get(gfid).slots.get(self._objs)
+        if obj is None:
+            obj = self._discover(gfid)
+        if obj.is_dir:
+            fd = self.dir(gfid).fd
+            st = os.fstat(fd)
+            if not st.st_nlink:
+                self.forget(obj)
+                raise OSError(errno.ESTALE, "the directory is gone")
+            if st.st_ctime_ns != obj.ctime:
+                self.refresh(obj, st, fd)
+            return obj, st
+        if obj.gone:
+            raise OSError(errno.ESTALE, "the last name is gone")
+        try:
+            st = os.lstat(obj.path)
+        except FileNotFoundError:
+            self.forget(obj)
+            raise OSError(errno.ESTALE, "the handle is gone") from None
+        if st.st_ctime_ns != obj.ctime:
+            self.refresh(obj, st, obj.xpath)
+        return obj, st
+
+    def _discover(self, gfid: bytes) -> Obj:
+        """Find an object that the inode table does not know."""
+        if gfid == NULL_GFID:
+            raise OSError(errno.EINVAL, "null gfid")
+        known = self._dirs.get(gfid) or self._old_dirs.get(gfid)
+        if known is not None or gfid == ROOT_GFID:
+            obj = self._root.obj if known is None else known.obj
+            self._objs.set(self.graph.inodes.get(gfid), obj)
+            return obj
+        path = self.handle(gfid)
+        try:
+            st = os.lstat(path)
+        except FileNotFoundError:
+            self.graph.inodes.forget(gfid)
+            raise OSError(errno.ESTALE, "no such gfid") from None
+        if stat.S_ISLNK(st.st_mode) and st.st_nlink == 1:
+            # A link that is an object has a name besides; this one tells where a directory is.
+            return self.dir(gfid).obj
+        xpath: At = path
+        if self.mapped and not stat.S_ISREG(st.st_mode):
+            xpath = self.sidecar(st.st_ino)
+        if self.xget(xpath, GFID_KEY) != gfid:
+            raise OSError(errno.ESTALE, "the handle is another object's")
+        return self.remember(gfid, st)
+
+    def remember(self, gfid: bytes, st: os.stat_result) -> Obj:
+        """Return what is remembered of an object that was just seen on disk, making an empty record at first."""
+        inode = self.graph.inodes.get(gfid)
+        obj: Obj | None = inode.slots.get(self._objs)
+        if obj is None:
+            obj = self._inos.get(st.st_ino) or self._old_inos.get(st.st_ino)
+            if obj is None or obj.gfid != gfid:
+                is_dir = stat.S_ISDIR(st.st_mode)
+                path = self.handle(gfid)
+                xpath: At = path
+                if self.mapped and not is_dir and not stat.S_ISREG(st.st_mode):
+                    xpath = self.sidecar(st.st_ino)
+                obj = Obj(gfid, path, xpath, is_dir)
+            inode.slots[self._objs] = obj
+        obj.st_ino = st.st_ino
+        self._inos[st.st_ino] = obj
+        if len(self._inos) > self._inos_half:
+            self._old_inos, self._inos = self._inos, {}
+        return obj
+
+    def refresh(self, obj: Obj, st: os.stat_result, at: At) -> None:
+        """Start the record of an object afresh: its ctime is not the one that is remembered."""
+        obj.xattrs.clear()
+        obj.plan = None
+        obj.iatt = None
+        obj.times = None
+        if self.options.ctime:
+            raw = self.xget(at, MDATA_KEY)
+            obj.xattrs[MDATA_KEY] = raw
+            obj.times = parse_mdata(raw)
+        obj.ctime = st.st_ctime_ns
+
+    def forget(self, obj: Obj) -> None:
+        """Drop the record of an object that is gone."""
+        if obj.is_dir:
+            self.drop_dir(obj.gfid)
+        self._anonymous.pop(obj.gfid, None)
+        inode = self.graph.inodes.find(obj.gfid)
+        if inode is not None:
+            inode.slots.pop(self._objs, None)
+            self.graph.inodes.forget(obj.gfid)
+        for inos in (self._inos, self._old_inos):
+            if inos.get(obj.st_ino) is obj:
+                del inos[obj.st_ino]
+
+    def at(self, obj: Obj) -> At:
+        """Return where the xattrs of an object are; a descriptor is good until the next directory is looked for."""
+        return self.dir(obj.gfid).fd if obj.is_dir else obj.xpath
+
+    # -- names -----------------------------------------------------------------------------------------------------
+
+    def check_name(self, pargfid: bytes, name: bytes) -> None:
+        """Refuse what cannot be the name of an entry: OSError EINVAL, ENAMETOOLONG, or EPERM for the brick's own."""
+        if not name or b"/" in name or b"\0" in name or name == b"." or name == b"..":
+            raise OSError(errno.EINVAL, "not a name")
+        if len(name) > NAME_MAX:
+            raise OSError(errno.ENAMETOOLONG, "name too long")
+        if name == b".glusterfs" and pargfid == ROOT_GFID:
+            raise OSError(errno.EPERM, "reserved for the brick")
+
+    def named(self, parent: Dir, name: bytes, st: os.stat_result, gfid_req: bytes | None = None) -> Obj:
+        """Return the record of a directory entry whose stat was just taken.
+
+        Args:
+            gfid_req: a gfid to give to an object that has none (one that was put on the brick from outside).
+
+        Raises OSError: ENODATA for an object without gfid, EIO when its gfid belongs to another object.
+        """
+        obj = self._inos.get(st.st_ino)
+        if obj is not None and obj.ctime == st.st_ctime_ns:
+            return obj
+        at = self.at_name(parent, name, st)
+        gfid = self.xget(at, GFID_KEY)
+        if gfid is None or len(gfid) != 16 or gfid == NULL_GFID:
+            if gfid_req is None or gfid_req == NULL_GFID or len(gfid_req) != 16:
+                raise OSError(errno.ENODATA, "the object has no gfid")
+            gfid = gfid_req
+            self._adopt_foreign(parent, name, st, at, gfid)
+        self.heal_handle(parent, name, st, gfid)
+        obj = self.remember(gfid, st)
+        self.refresh(obj, st, at)
+        return obj
+
+    def _adopt_foreign(self, parent: Dir, name: bytes, st: os.stat_result, at: At, gfid: bytes) -> None:
+        raise NotImplementedError
+
+    def heal_handle(self, parent: Dir, name: bytes, st: os.stat_result, gfid: bytes) -> None:
+        """Make sure that the handle of a named object is there and leads to it."""
+        path = self.handle(gfid)
+        if stat.S_ISDIR(st.st_mode):
+            target = dir_link(parent.obj.gfid, name)
+            try:
+                if os.readlink(os.fsencode(path)) == target:
+                    return
+            except FileNotFoundError:
+                pass
+            os.rename(self.stage_dir_handle(gfid, target), path)
+            return
+        try:
+            there = os.lstat(path)
+        except FileNotFoundError:
+            self.make_handle(gfid, name, parent.fd)
+            return
+        if there.st_ino != st.st_ino or there.st_dev != st.st_dev:
+            raise OSError(errno.EIO, f"gfid {gfid_text(gfid)} belongs to two objects")
+
+    def make_handle(self, gfid: bytes, name: bytes, dir_fd: int) -> None:
+        """Link a file's handle; OSError(EEXIST) when the gfid is taken."""
+        path = self.handle(gfid)
+        try:
+            os.link(name, path, src_dir_fd=dir_fd, follow_symlinks=False)
+        except FileNotFoundError:
+            self._make_fan(path)
+            os.link(name, path, src_dir_fd=dir_fd, follow_symlinks=False)
+
+    def link_dir_handle(self, gfid: bytes, target: bytes) -> None:
+        """Make the symlink that tells where a directory is; OSError(EEXIST) when the gfid is taken."""
+        path = self.handle(gfid)
+        try:
+            os.symlink(target, os.fsencode(path))
+        except FileNotFoundError:
+            self._make_fan(path)
+            os.symlink(target, os.fsencode(path))
+
+    def stage_dir_handle(self, gfid: bytes, target: bytes) -> str:
+        """Make the symlink for a directory's new place beside its handle; renaming it there is the last step."""
+        place = self.handle(gfid) + ".new"
+        self._make_fan(place)
+        try:
+            os.unlink(place)
+        except FileNotFoundError:
+            pass
+        os.symlink(target, os.fsencode(place))
+        return place
+
+    @staticmethod
+    def _make_fan(path: str) -> None:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+
+    def path_of(self, gfid: bytes) -> bytes:
+        """Return a directory's path from the brick's root, such as `/a/b`."""
+        parts: list[bytes] = []
+        while gfid != ROOT_GFID:
+            gfid, name = self.dir_place(gfid)
+            parts.append(name)
+            if len(parts) > _DEEPEST:
+                raise OSError(errno.ESTALE, "directory handles run in a circle")
+        return b"/" + b"/".join(reversed(parts))
+
+    # -- fds -------------------------------------------------------------------------------------------------------
+
+    def opened(self, fd: Fd) -> OpenFile:
+        """Return the descriptor behind an fd; an anonymous one is opened on demand.
+
+        Raises OSError: EBADF for an fd that is not open here, ESTALE for an anonymous one of an unknown inode.
+        """
+        mine: OpenFile | None = fd.slots.get(self._fds)
+        if mine is not None:
+            return mine
+        if not fd.anonymous:
+            raise OSError(errno.EBADF, "the fd is not open")
+        kept = self._anonymous.get(fd.gfid)
+        if kept is not None:
+            return kept
+        obj, st = self.find(fd.gfid)
+        if not stat.S_ISREG(st.st_mode):
+            raise OSError(errno.EISDIR if obj.is_dir else errno.EINVAL, "not a regular file")
+        try:
+            number = os.open(obj.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            number = os.open(obj.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if len(self._anonymous) >= 64:
+            del self._anonymous[next(iter(self._anonymous))]
+        kept = self._anonymous[fd.gfid] = OpenFile(number, obj, None, False)
+        return kept
+
+    # -- errors ----------------------------------------------------------------------------------------------------
+
+    def failed(self, req: Fop, error: OSError | OverflowError) -> FopError:
+        """Return the FopError that says on which host and brick, at what, and why a fop failed."""
+        where = " to ".join(str(loc) for loc in req.targets())
+        if not where:
+            fd = getattr(req, "fd", None)
+            where = f"<{gfid_text(fd.gfid)}>" if isinstance(fd, Fd) else "-"
+        if isinstance(error, OSError):
+            number = error.errno or errno.EIO
+            text = error.strerror or os.strerror(number)
+        else:
+            number, text = errno.EINVAL, "an offset past 2^63"
+        return FopError(number, f"{self.graph.surroundings.host}:{self.brick}: {req.name} {where}: {text}")
+
+
+def parse_mdata(raw: bytes | None) -> tuple[int, int, int, int, int, int] | None:
+    """Return the times in a trusted.glusterfs.mdata value: ctime, mtime, atime, each as seconds and nanoseconds."""
+    if raw is None or len(raw) != 57 or raw[0] != 1:
+        return None
+    _, _, cs, cn, ms, mn, as_, an = _MDATA.unpack(raw)
+    return cs, cn, ms, mn, as_, an
+
+
+def pack_mdata(times: tuple[int, int, int, int, int, int]) -> bytes:
+    """Return the trusted.glusterfs.mdata value of times (ctime, mtime, atime as seconds and nanoseconds)."""
+    return _MDATA.pack(1, 0, *times)
+
+
+def dir_link(pargfid: bytes, name: bytes) -> bytes:
+    """Return what the handle of directory `name` in `pargfid` points to."""
+    parent = gfid_text(pargfid)
+    return f"../../{parent[:2]}/{parent[2:4]}/{parent}/".encode() + name

@@ -1,0 +1,240 @@
+"""LOOKUP and READLINK of storage/posix, and the xattrs that a request's xdata asks for.
+
+A client's stack sends the same xdata with every LOOKUP, so what it asks for is worked out once (`Plan`), and the answer
+is kept with the object until the object changes: a repeated LOOKUP costs two stats.
+"""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import os
+import stat
+
+from glustx import fops
+from glustx.errors import FopError
+from glustx.fops import LookupReply, ReadlinkReply
+from glustx.values import NULL_GFID, ROOT_GFID, ZERO_IATT, Loc
+from glustx.xdata import (
+    CONTENT,
+    EMPTY,
+    GET_SIZE,
+    LIST_XATTR,
+    OPEN_ACTIVE_FD_COUNT,
+    OPEN_FD_COUNT,
+    UNLINKED_LOOKUP,
+    Xdata,
+    uint,
+)
+from glustx.xlators.storage.posix_attr import PosixAttr
+from glustx.xlators.storage.posix_handle import GFID2PATH, GFID_KEY, VOLUME_ID_KEY, At, Dir, Obj
+
+XATTR_PREFIXES = (b"user.", b"trusted.", b"security.", b"system.")
+# What list-xattr leaves out, as in stock.
+_UNLISTED = ("security.selinux", "trusted.glusterfs.quota.*", "trusted.*.xtime")
+_ACLS = (b"glusterfs.posix.acl", b"glusterfs.posix.default_acl")
+# Contents up to this size are kept with the answer.
+_SMALL_CONTENT = 512
+
+
+class Plan:
+    """What one xdata dictionary asks for.
+
+    Attributes:
+        keys: xattrs to return where present.
+        patterns: fnmatch patterns of more of them.
+        content: return the whole content of regular files up to this size; -1 not at all.
+        counts: keys that ask for the number of open fds.
+        everything: return all xattrs (AFR's list-xattr).
+        size: return the size of regular files.
+    """
+
+    __slots__ = ("content", "counts", "everything", "keys", "patterns", "size")
+
+    def __init__(self, xdata: Xdata) -> None:
+        named = [k for k in xdata if k.startswith(XATTR_PREFIXES) and k not in (GFID_KEY, VOLUME_ID_KEY)]
+        patterns = [k for k in named if any(c in k for c in b"*?[")]
+        self.patterns = [k.decode("utf-8", "surrogateescape") for k in patterns]
+        self.keys = [k for k in named if k not in patterns and not k.startswith(GFID2PATH)]
+        self.content = max(-1, xdata.number(CONTENT, -1)) if CONTENT in xdata else -1
+        self.counts = [k for k in (OPEN_FD_COUNT, OPEN_ACTIVE_FD_COUNT) if k in xdata]
+        self.everything = LIST_XATTR in xdata
+        self.size = GET_SIZE in xdata
+
+    @property
+    def idle(self) -> bool:
+        """True when nothing is asked for."""
+        return not (self.keys or self.patterns or self.counts or self.everything or self.size or self.content >= 0)
+
+    def takes(self, key: bytes) -> bool:
+        """Tell whether a listed xattr is asked for by list-xattr or by a pattern."""
+        if key in (GFID_KEY, VOLUME_ID_KEY) or key.startswith(GFID2PATH):
+            return False
+        text = key.decode("utf-8", "surrogateescape")
+        if self.everything and not any(fnmatch.fnmatchcase(text, pattern) for pattern in _UNLISTED):
+            return True
+        return any(fnmatch.fnmatchcase(text, pattern) for pattern in self.patterns)
+
+
+class PosixLookup(PosixAttr):
+    """LOOKUP, and filling in what xdata asks for."""
+
+    async def lookup(self, req: fops.Lookup) -> LookupReply:
+        """LOOKUP by (parent, name), or by gfid alone when the name is empty.
+
+        Raises FopError: ENOENT for a missing name or an unknown gfid alone, ESTALE for an unknown parent, ENODATA for
+        an object without gfid when xdata has no `gfid-req` to give it.
+        """
+        loc = req.loc
+        name = loc.name
+        xdata = req.xdata
+        plan: Plan | None = xdata.template.plan
+        if plan is None:
+            plan = xdata.template.plan = Plan(xdata)
+        if not name:
+            return self._lookup_gfid(req, loc.gfid, plan)
+        pargfid = loc.pargfid
+        try:
+            parent = self._dirs.get(pargfid) or self.dir(pargfid)
+            if len(name) > 255 or name[0] == 46 or b"/" in name or b"\0" in name:
+                other = self._odd_name(req, loc, plan)
+                if other is not None:
+                    return other
+            fd = parent.fd
+            st = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            parent_st = os.fstat(fd)
+            obj = self._inos.get(st.st_ino)
+            if obj is None or obj.ctime != st.st_ctime_ns:
+                obj = self.named(parent, name, st, xdata.gfid_req)
+                # Healing and first looks may have changed it.
+                st = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                obj.ctime = st.st_ctime_ns
+            if obj.plan is plan and obj.reply_fds == obj.fds:
+                reply = obj.reply
+            else:
+                reply = self.fill(obj, st, plan, self.at_name(parent, name, st))
+            stat_ = obj.iatt
+            if stat_ is None or stat_.blocks != st.st_blocks or stat_.size != st.st_size:
+                stat_ = self.iatt(obj, st)
+            above = parent.obj
+            postparent = above.iatt
+            if postparent is None or parent_st.st_ctime_ns != above.ctime:
+                postparent = self.seen(above, parent_st, fd)
+        except FileNotFoundError as error:
+            raise FopError(errno.ENOENT, f"{self.graph.surroundings.host}:{self.brick}: lookup {loc}") from error
+        except OSError as error:
+            raise self.failed(req, error) from error
+        return LookupReply(xdata=reply, stat=stat_, postparent=postparent)
+
+    def _odd_name(self, req: fops.Lookup, loc: Loc, plan: Plan) -> LookupReply | None:
+        """Answer `.` (and `..` at the root) with the directory itself; refuse what cannot be a name."""
+        name, pargfid = loc.name, loc.pargfid
+        if name == b"." or (name == b".." and pargfid == ROOT_GFID):
+            return self._lookup_gfid(req, pargfid, plan)
+        if name == b".glusterfs" and pargfid == ROOT_GFID:
+            raise OSError(errno.ENOENT, "reserved for the brick")
+        self.check_name(pargfid, name)
+        return None
+
+    def _lookup_gfid(self, req: fops.Lookup, gfid: bytes, plan: Plan) -> LookupReply:
+        try:
+            obj, st = self.find(gfid)
+        except OSError as error:
+            if error.errno == errno.ESTALE:
+                found = self._lookup_unlinked(req, gfid, plan)
+                if found is not None:
+                    return found
+                error = FileNotFoundError(errno.ENOENT, "no such gfid")
+            raise self.failed(req, error) from error
+        try:
+            if obj.plan is plan and obj.reply_fds == obj.fds:
+                reply = obj.reply
+            else:
+                reply = self.fill(obj, st, plan, self.at(obj))
+        except OSError as error:
+            raise self.failed(req, error) from error
+        return LookupReply(xdata=reply, stat=self.seen(obj, st, self.at(obj)), postparent=ZERO_IATT)
+
+    def _lookup_unlinked(self, req: fops.Lookup, gfid: bytes, plan: Plan) -> LookupReply | None:
+        """Shard also asks for a file that lives on only because somebody has it open."""
+        if UNLINKED_LOOKUP not in req.xdata or gfid == NULL_GFID:
+            return None
+        inode = self.graph.inodes.find(gfid)
+        obj = self._objs.get(inode) if inode is not None else None
+        if obj is None or not obj.gone:
+            return None
+        try:
+            st = os.lstat(obj.path)
+            return LookupReply(
+                xdata=self.fill(obj, st, plan, obj.xpath), stat=self.seen(obj, st, obj.xpath), postparent=ZERO_IATT
+            )
+        except OSError:
+            return None
+
+    def fill(self, obj: Obj, st: os.stat_result, plan: Plan, at: At) -> Xdata:
+        """Return the xdata that answers `plan` for an object whose record is valid, and keep it with the object."""
+        values: dict[bytes, object] = {}
+        known = obj.xattrs
+        for key in plan.keys:
+            if key not in known:
+                known[key] = self.xget(at, key)
+            value = known[key]
+            if value is not None:
+                values[key] = value
+        if plan.everything or plan.patterns:
+            for key in self.xlist(at):
+                if plan.takes(key):
+                    found = self.xget(at, key)
+                    if found is not None:
+                        values[key] = found
+        for key in plan.counts:
+            values[key] = uint(obj.fds)
+        keep = True
+        if stat.S_ISREG(st.st_mode):
+            if plan.size:
+                values[GET_SIZE] = uint(st.st_size)
+            if 0 <= st.st_size <= plan.content:
+                content = self._content(obj, st.st_size)
+                if content is not None:
+                    values[CONTENT] = content
+                keep = st.st_size <= _SMALL_CONTENT and content is not None
+        reply = Xdata(values) if values else EMPTY
+        obj.weight = sum(len(k) + len(v) + 20 if isinstance(v, bytes) else len(k) + 28 for k, v in values.items())
+        if keep:
+            obj.plan, obj.reply, obj.reply_fds = plan, reply, obj.fds
+        else:
+            obj.plan = None
+        return reply
+
+    def _content(self, obj: Obj, size: int) -> bytes | None:
+        """Return the whole content of a small file, None when it cannot be read or is not small any more."""
+        if not size:
+            return b""
+        try:
+            fd = os.open(obj.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            data = os.pread(fd, size + 1, 0)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+        return data if len(data) == size else None
+
+    async def readlink(self, req: fops.Readlink) -> ReadlinkReply:
+        """READLINK: at most `size` bytes of the target."""
+        try:
+            obj, st = self.find(req.loc.gfid)
+            if not stat.S_ISLNK(st.st_mode):
+                raise OSError(errno.EINVAL, "not a symbolic link")
+            target = os.readlink(os.fsencode(obj.path))
+            return ReadlinkReply(stat=self.iatt(obj, st), path=target[: req.size] if req.size else target)
+        except OSError as error:
+            raise self.failed(req, error) from error
+
+    def parent_of(self, req: fops.Fop, loc: Loc) -> Dir:
+        """Return the directory in which a fop changes a name, after refusing names that no entry may have."""
+        parent = self.dir(loc.pargfid)
+        self.check_name(loc.pargfid, loc.name)
+        return parent

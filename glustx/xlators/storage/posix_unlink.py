@@ -1,0 +1,359 @@
+"""Names that go or move in storage/posix: UNLINK, RMDIR and RENAME, and what is left for later.
+
+The handle goes before the last name: a crash in between leaves a name without handle, which the next LOOKUP completes.
+A file that clients still have open lives on as `.glusterfs/unlink/<gfid>`, a tree removed in one go as
+`.glusterfs/landfill/<gfid>`; what a crash leaves in either is removed at start.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from glustx import fops
+from glustx.fops import Fop, PrePost, RenameReply
+from glustx.runtime import shield
+from glustx.values import gfid_text, new_gfid
+from glustx.xdata import EMPTY, GET_LINK_COUNT, Xdata, uint
+from glustx.xlators.storage.posix_attr import STAMP_NAME
+from glustx.xlators.storage.posix_handle import DIR_FLAGS, Dir, Obj, dir_link, log
+from glustx.xlators.storage.posix_range import PosixRange
+
+_BIG = 16 << 20
+_ONLY_LINKTO = b"unlink-only-if-dht-linkto-file"
+_NOT_OPEN = b"dont-unlink-for-open-fd"
+_LINKTO = b"trusted.glusterfs.dht.linkto"
+_BLOCK_COUNT = b"gf_get_file_block_count"
+
+
+class PosixUnlink(PosixRange):
+    """The fops that take names away."""
+
+    # -- UNLINK ----------------------------------------------------------------------------------------------------
+
+    async def unlink(self, req: fops.Unlink) -> PrePost:
+        """UNLINK; EISDIR for a directory. A file that is open stays readable through its fds."""
+        name = req.loc.name
+        try:
+            parent = self.parent_of(req, req.loc)
+            st = os.lstat(name, dir_fd=parent.fd)
+            if stat.S_ISDIR(st.st_mode):
+                raise OSError(errno.EISDIR, "a directory")
+            try:
+                obj = self.named(parent, name, st)
+            except OSError as error:
+                if error.errno not in (errno.ENODATA, errno.EIO):
+                    raise
+                return self._unlink_foreign(req, parent, name)
+            pre = self.parent_seen(parent)
+            self._unlink_checks(req, obj, st)
+            answers = self._unlink_answers(req, st)
+            waste: str | None = None
+            if st.st_nlink > 2:
+                os.unlink(name, dir_fd=parent.fd)
+                self.name_removed(obj, parent, name)
+                self.touch(req, obj, st, STAMP_NAME)
+                self.settle(obj, os.lstat(obj.path))
+            else:
+                with self.last_name_goes(obj, st, parent, name) as waste:
+                    os.unlink(name, dir_fd=parent.fd)
+                if obj.gone:
+                    self.touch(req, obj, st, STAMP_NAME)
+            post = self.parent_changed(req, parent)
+            if waste is not None:
+                await shield(self.work(os.unlink, waste))
+            return PrePost(pre=pre, post=post, xdata=answers)
+        except OSError as error:
+            raise self.failed(req, error) from error
+
+    def _unlink_foreign(self, req: fops.Unlink, parent: Dir, name: bytes) -> PrePost:
+        """Remove a name that the brick knows nothing of (no gfid, or a copy that carries another file's)."""
+        pre = self.parent_seen(parent)
+        os.unlink(name, dir_fd=parent.fd)
+        return PrePost(pre=pre, post=self.parent_changed(req, parent))
+
+    def _unlink_checks(self, req: fops.Unlink, obj: Obj, st: os.stat_result) -> None:
+        xdata = req.xdata
+        if xdata is EMPTY:
+            return
+        if xdata.number(_ONLY_LINKTO):
+            link_file = stat.S_IMODE(st.st_mode) == stat.S_ISVTX and self.xget(self.at(obj), _LINKTO) is not None
+            if not link_file:
+                raise OSError(errno.EBUSY, "not a dht link file")
+        if xdata.number(_NOT_OPEN) and obj.fds:
+            raise OSError(errno.EBUSY, "the file is open")
+
+    @staticmethod
+    def _unlink_answers(req: fops.Unlink, st: os.stat_result) -> Xdata:
+        answers: dict[bytes, object] = {}
+        if GET_LINK_COUNT in req.xdata:
+            answers[GET_LINK_COUNT] = uint(st.st_nlink - 1)
+        if _BLOCK_COUNT in req.xdata:
+            answers[_BLOCK_COUNT] = uint(st.st_blocks)
+        return Xdata(answers) if answers else EMPTY
+
+    @contextmanager
+    def last_name_goes(self, obj: Obj, st: os.stat_result, parent: Dir, name: bytes) -> Iterator[str | None]:
+        """Take the handle of a file away around the removal of its last name, putting it back when that fails.
+
+        Yields a path that the caller removes on a worker afterwards, when freeing the blocks may take its time.
+        """
+        aside = f"{self._handles}unlink/{gfid_text(obj.gfid)}"
+        handle = obj.path
+        large = st.st_blocks * 512 > _BIG
+        if obj.fds or large:
+            os.rename(handle, aside)
+        else:
+            os.unlink(handle)
+        try:
+            yield aside if large and not obj.fds else None
+        except BaseException:
+            try:
+                if obj.fds or large:
+                    os.rename(aside, handle)
+                else:
+                    self.make_handle(obj.gfid, name, parent.fd)
+            except OSError as error:
+                log.error("%s: handle of %s is lost: %s", self.name, obj.gfid.hex(), error.strerror)
+            raise
+        if obj.fds:
+            self._live_on(obj, aside)
+        else:
+            if obj.xpath != handle and isinstance(obj.xpath, str):
+                os.unlink(obj.xpath)
+            self.forget(obj)
+
+    def _live_on(self, obj: Obj, aside: str) -> None:
+        """Mark a file that has no name any more and is still open."""
+        obj.gone = True
+        if obj.xpath == obj.path:
+            obj.xpath = aside
+        obj.path = aside
+        obj.iatt = None
+        for inos in (self._inos, self._old_inos):
+            if inos.get(obj.st_ino) is obj:
+                del inos[obj.st_ino]
+
+    # -- RMDIR -----------------------------------------------------------------------------------------------------
+
+    async def rmdir(self, req: fops.Rmdir) -> PrePost:
+        """RMDIR; ENOTEMPTY for one that is not empty, unless `xflags` 1 asks to remove all that is in it."""
+        name = req.loc.name
+        try:
+            parent = self.parent_of(req, req.loc)
+            st = os.lstat(name, dir_fd=parent.fd)
+            if not stat.S_ISDIR(st.st_mode):
+                raise OSError(errno.ENOTDIR, "not a directory")
+            obj: Obj | None
+            try:
+                obj = self.named(parent, name, st)
+            except OSError as error:
+                if error.errno not in (errno.ENODATA, errno.EIO):
+                    raise
+                obj = None
+            pre = self.parent_seen(parent)
+            waste = None
+            if req.xflags & 1:
+                waste = f"{self._handles}landfill/{gfid_text(new_gfid())}"
+                os.rename(name, waste, src_dir_fd=parent.fd)
+            else:
+                os.rmdir(name, dir_fd=parent.fd)
+            if obj is not None:
+                self._dir_gone(obj)
+            post = self.parent_changed(req, parent)
+            if waste is not None:
+                await shield(self.work(self.remove_tree, waste))
+            return PrePost(pre=pre, post=post)
+        except OSError as error:
+            raise self.failed(req, error) from error
+
+    def _dir_gone(self, obj: Obj) -> None:
+        try:
+            os.unlink(obj.path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            log.warning("%s: handle of %s stays: %s", self.name, obj.gfid.hex(), error.strerror)
+        self.forget(obj)
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a tree that has no name in the volume any more, with the handles of what is in it. For a worker.
+
+        Directories inside are first moved beside it, so that any depth takes one descriptor and no recursion.
+        """
+        todo = [path]
+        while todo:
+            here = todo[-1]
+            fd = os.open(here, DIR_FLAGS)
+            try:
+                for name in os.listdir(fd):
+                    if stat.S_ISDIR(os.lstat(name, dir_fd=fd).st_mode):
+                        self._remove_dir_handle(fd, name)
+                        inner = f"{self._handles}landfill/{gfid_text(new_gfid())}"
+                        os.rename(name, inner, src_dir_fd=fd)
+                        todo.append(inner)
+                    else:
+                        self._remove_leaf(fd, name)
+            finally:
+                os.close(fd)
+            try:
+                os.rmdir(here)
+            except OSError as error:
+                # A client that knew the directory has put something into it meanwhile.
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+                continue
+            todo.remove(here)
+
+    def _gfid_at(self, fd: int, name: str) -> tuple[bytes | None, os.stat_result]:
+        st = os.lstat(name, dir_fd=fd)
+        at: str | bytes = b"/proc/self/fd/%d/%s" % (fd, os.fsencode(name))
+        if self.mapped and not (stat.S_ISREG(st.st_mode) or stat.S_ISDIR(st.st_mode)):
+            at = self.sidecar(st.st_ino)
+        return self.xget(at, b"trusted.gfid"), st
+
+    def _remove_leaf(self, fd: int, name: str) -> None:
+        gfid, st = self._gfid_at(fd, name)
+        os.unlink(name, dir_fd=fd)
+        if gfid is None or len(gfid) != 16:
+            return
+        handle = self.handle(gfid)
+        try:
+            left = os.lstat(handle)
+            if left.st_ino != st.st_ino or left.st_nlink != 1:
+                return
+            # Somebody may have it open: then its data goes with the last fd.
+            os.rename(handle, f"{self._handles}unlink/{gfid_text(gfid)}")
+        except FileNotFoundError:
+            return
+        self.graph.reactor.post(lambda: self._orphaned(gfid))
+
+    def _orphaned(self, gfid: bytes) -> None:
+        """On the reactor's thread: a file lost its last name to the removal of a tree."""
+        aside = f"{self._handles}unlink/{gfid_text(gfid)}"
+        inode = self.graph.inodes.find(gfid)
+        obj = self._objs.get(inode) if inode is not None else None
+        if obj is not None and obj.fds:
+            self._live_on(obj, aside)
+            return
+        if obj is not None:
+            self.forget(obj)
+        try:
+            os.unlink(aside)
+        except OSError as error:
+            log.warning("%s: %s stays until the next start: %s", self.name, aside, error.strerror)
+
+    def _remove_dir_handle(self, fd: int, name: str) -> None:
+        gfid, _ = self._gfid_at(fd, name)
+        if gfid is not None and len(gfid) == 16:
+            try:
+                os.unlink(self.handle(gfid))
+            except OSError:
+                pass
+
+    # -- RENAME ----------------------------------------------------------------------------------------------------
+
+    async def rename(self, req: fops.Rename) -> RenameReply:
+        """RENAME; what the new name held is removed as UNLINK and RMDIR do. Two names of one file: nothing happens."""
+        old, new = req.oldloc.name, req.newloc.name
+        try:
+            source = self.parent_of(req, req.oldloc)
+            target = self.parent_of(req, req.newloc)
+            st = os.lstat(old, dir_fd=source.fd)
+            obj = self.named(source, old, st)
+            pre_old, pre_new = self.parent_seen(source), self.parent_seen(target)
+            victim, victim_st = self._victim(target, new)
+            waste = None
+            if victim is not obj:
+                if obj.is_dir:
+                    self._rename_dir(source, old, target, new, obj, victim)
+                else:
+                    waste = self._rename_file(req, source, old, target, new, obj, victim, victim_st)
+                self.touch(req, obj, st, STAMP_NAME)
+            after = os.lstat(new, dir_fd=target.fd)
+            stat_ = self.settle(obj, after)
+            post_old = self.parent_changed(req, source) if victim is not obj else pre_old
+            post_new = self.parent_changed(req, target) if victim is not obj else pre_new
+            if source is target:
+                post_old = post_new
+            if waste is not None:
+                await shield(self.work(os.unlink, waste))
+        except OSError as error:
+            raise self.failed(req, error) from error
+        return RenameReply(
+            stat=stat_, preoldparent=pre_old, postoldparent=post_old, prenewparent=pre_new, postnewparent=post_new
+        )
+
+    def _victim(self, parent: Dir, name: bytes) -> tuple[Obj | None, os.stat_result | None]:
+        try:
+            st = os.lstat(name, dir_fd=parent.fd)
+        except FileNotFoundError:
+            return None, None
+        try:
+            return self.named(parent, name, st), st
+        except OSError as error:
+            if error.errno not in (errno.ENODATA, errno.EIO):
+                raise
+            return None, None
+
+    def _rename_dir(self, source: Dir, old: bytes, target: Dir, new: bytes, obj: Obj, victim: Obj | None) -> None:
+        if victim is not None and not victim.is_dir:
+            raise OSError(errno.ENOTDIR, "a directory cannot replace a file")
+        staged = self.stage_dir_handle(obj.gfid, dir_link(target.obj.gfid, new))
+        try:
+            os.rename(old, new, src_dir_fd=source.fd, dst_dir_fd=target.fd)
+        except BaseException:
+            os.unlink(staged)
+            raise
+        os.rename(staged, obj.path)
+        if victim is not None:
+            self._dir_gone(victim)
+
+    def _rename_file(
+        self,
+        req: Fop,
+        source: Dir,
+        old: bytes,
+        target: Dir,
+        new: bytes,
+        obj: Obj,
+        victim: Obj | None,
+        victim_st: os.stat_result | None,
+    ) -> str | None:
+        """Rename a file; return what is left of a large victim, to be removed on a worker."""
+        if victim is not None and victim.is_dir:
+            raise OSError(errno.EISDIR, "a file cannot replace a directory")
+        waste = None
+        self.name_added(obj, target, new)
+        try:
+            if victim is None or victim_st is None:
+                os.rename(old, new, src_dir_fd=source.fd, dst_dir_fd=target.fd)
+            elif victim_st.st_nlink > 2:
+                os.rename(old, new, src_dir_fd=source.fd, dst_dir_fd=target.fd)
+                self.name_removed(victim, target, new)
+                self.touch(req, victim, victim_st, STAMP_NAME)
+                self.settle(victim, os.lstat(victim.path))
+            else:
+                with self.last_name_goes(victim, victim_st, target, new) as waste:
+                    os.rename(old, new, src_dir_fd=source.fd, dst_dir_fd=target.fd)
+        except BaseException:
+            self.name_removed(obj, target, new)
+            raise
+        self.name_removed(obj, source, old)
+        return waste
+
+    # -- what a crash left -----------------------------------------------------------------------------------------
+
+    def clear_leftovers(self) -> None:
+        """Remove what nobody can have open after a start: unlinked files and half-removed trees."""
+        for name in os.listdir(f"{self._handles}unlink"):
+            os.unlink(f"{self._handles}unlink/{name}")
+        for name in os.listdir(f"{self._handles}landfill"):
+            path = f"{self._handles}landfill/{name}"
+            if stat.S_ISDIR(os.lstat(path).st_mode):
+                self.remove_tree(path)
+            else:
+                os.unlink(path)
