@@ -18,7 +18,7 @@ from glustx.mgmt import control
 from glustx.mgmt.serve import Ready
 from glustx.mgmt.serve import serve as run
 from glustx.mgmt.state import Folders, Ports, ServeError, folders
-from glustx.mgmt.volumes import Volume, volume_of_folder, volume_of_volfile
+from glustx.mgmt.volumes import Terms, Volume, volume_of_folder, volume_of_volfile
 from glustx.rpc.channel import Address
 from glustx.rpc.programs import GLUSTERD_PORT
 from glustx.rpc.xdr import XdrError
@@ -40,11 +40,14 @@ def set_up_logs(level: str, form: str) -> None:
     logs.set_up(level, form)
 
 
+def is_root() -> bool:
+    """Tell whether this process is root; False where there are no user ids."""
+    return os.geteuid() == 0 if hasattr(os, "geteuid") else False
+
+
 def places(state_dir: Path | None) -> Folders:
     """Return the folders of this process's user."""
-    # Where there are no user ids there is no system-wide state either.
-    root = os.geteuid() == 0 if hasattr(os, "geteuid") else False
-    return folders(state_dir, os.environ, root)
+    return folders(state_dir, os.environ, is_root())
 
 
 def serve(
@@ -63,6 +66,9 @@ def serve(
         int, typer.Option(min=0, max=65535, help="Port of the first brick, the others follow; 0 keeps or finds one.")
     ] = 0,
     allow: Annotated[str, typer.Option(help="Client addresses that may use the bricks, by comma.")] = "*",
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Count the fops of every translator, for `glustx statedump`.")
+    ] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Start a brick again that ends by itself.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the ready line as JSON.")] = False,
     state_dir: StateDir = None,
@@ -84,20 +90,17 @@ def serve(
         where = places(state_dir)
         # Clients on this machine and elsewhere all know it by its name when it listens everywhere.
         told_host = host or (socket.gethostname() if address in ("0.0.0.0", "::") else address)
+        ports = Ports(where.state)
         volumes: list[Volume] = []
         for index, source in enumerate(sources):
             if not source.is_dir() and source.suffix == ".vol" and not source.exists():
                 raise Failure(f"volfile {source} does not exist", USAGE)
-            make = volume_of_volfile if source.is_file() else volume_of_folder
-            made = make(
-                source,
-                volume,
-                Ports(where.state),
-                address=address,
-                advertised=told_host,
-                brick_port=brick_port + index if brick_port else 0,
-                allow=allow,
-            )
+            nth = brick_port + index if brick_port else 0
+            terms = Terms(address, told_host, nth, allow, profile, log_level)
+            if source.is_file():
+                made = volume_of_volfile(source, volume, ports, terms)
+            else:
+                made = volume_of_folder(source, volume, ports, terms, root=is_root())
             volumes.append(made)
         run(
             volumes,

@@ -8,6 +8,8 @@ from pathlib import Path
 import msgspec
 
 from glustx import volfile, volgen
+from glustx.mgmt.folder import claim
+from glustx.mgmt.profile import with_counts
 from glustx.mgmt.state import Ports, ServeError
 from glustx.volfile import Volfile, VolfileError, VolumeSpec
 
@@ -66,19 +68,34 @@ class Volumes:
         return next((brick.text for brick in bricks if brick.key == key), None)
 
 
-def volume_of_folder(
-    folder: Path, name: str, ports: Ports, *, address: str, advertised: str, brick_port: int = 0, allow: str = "*"
-) -> Volume:
+class Terms(msgspec.Struct, frozen=True):
+    """How volumes are served.
+
+    Args:
+        address: where bricks listen.
+        advertised: the host that clients are told.
+        brick_port: a brick's port; 0 takes the kept one or a free one.
+        allow: comma list of client addresses.
+        profile: count the fops of every translator.
+        log_level: of the bricks: debug, info, warning or error.
+    """
+
+    address: str = "127.0.0.1"
+    advertised: str = "127.0.0.1"
+    brick_port: int = 0
+    allow: str = "*"
+    profile: bool = False
+    log_level: str = "warning"
+
+
+def volume_of_folder(folder: Path, name: str, ports: Ports, terms: Terms, *, root: bool) -> Volume:
     """Return the volume of one brick in a folder.
 
     Args:
         folder: the brick's root; made when only its parent exists.
         name: the volume's name; the folder's own when empty.
         ports: keeps the brick's port.
-        address: where the brick listens.
-        advertised: the host that clients are told.
-        brick_port: the port; 0 takes the kept one or a free one.
-        allow: comma list of client addresses.
+        root: whether the process may set trusted xattrs.
 
     Raises ServeError.
     """
@@ -89,16 +106,22 @@ def volume_of_folder(
     except OSError as error:
         raise ServeError(f"cannot use {folder} as a brick: {error.strerror or error}") from None
     brick = str(folder)
-    # volgen judges the name, so it comes before anything is kept under that name.
+    # volgen judges the name, so it comes before anything is written under that name.
     _made(lambda: volgen.embedded_volfile(name, brick))
-    port = ports.fix(name, brick, address, brick_port)
-    text = _made(lambda: volgen.brick_volfile(name, brick, port, address, allow=allow))
-    return _volume(name, Brick(brick, port, text, _key(name, advertised, brick)), advertised)
+    claimed = claim(folder, root=root)
+    port = ports.fix(name, brick, terms.address, terms.brick_port)
+    options = {"debug/io-stats": {"log-level": terms.log_level.upper()}}
+    if claimed.namespace == "user":
+        options["storage/posix"] = {"xattr-namespace": "user"}
+    text = _made(
+        lambda: volgen.brick_volfile(
+            name, brick, port, terms.address, volume_id=claimed.volume_id, allow=terms.allow, options=options
+        )
+    )
+    return _volume(name, brick, port, text, terms, claimed.volume_id)
 
 
-def volume_of_volfile(
-    path: Path, name: str, ports: Ports, *, address: str, advertised: str, brick_port: int = 0, allow: str = "*"
-) -> Volume:
+def volume_of_volfile(path: Path, name: str, ports: Ports, terms: Terms) -> Volume:
     """Return the volume whose brick is described by a volfile.
 
     A root of type protocol/server is taken as it is, but for the port when one was asked for; above any other root a
@@ -119,29 +142,30 @@ def volume_of_volfile(
             )
         brick = root.subvolumes[0]
         said = next((root.options[key] for key in _PORT_KEYS if key in root.options), "0")
-        port = brick_port or (int(said) if said.isdigit() else 0) or ports.fix(name, brick, address)
+        port = terms.brick_port or (int(said) if said.isdigit() else 0) or ports.fix(name, brick, terms.address)
         options = {key: value for key, value in root.options.items() if key not in _PORT_KEYS}
-        options.setdefault(_ADDRESS_KEY, address)
+        options.setdefault(_ADDRESS_KEY, terms.address)
         server = VolumeSpec(root.name, root.type, {**options, _PORT_KEYS[0]: str(port)}, root.subvolumes)
         volumes = (*spec.volumes[:-1], server)
     else:
         brick = root.name
-        port = ports.fix(name, brick, address, brick_port)
-        options = {"transport-type": "tcp", _ADDRESS_KEY: address, _PORT_KEYS[0]: str(port)}
-        options[f"auth.addr.{brick}.allow"] = allow
+        port = ports.fix(name, brick, terms.address, terms.brick_port)
+        options = {"transport-type": "tcp", _ADDRESS_KEY: terms.address, _PORT_KEYS[0]: str(port)}
+        options[f"auth.addr.{brick}.allow"] = terms.allow
         server_name = f"{name}-server"
         if server_name in spec.by_name:
             raise ServeError(f"{path}: the name {server_name} is needed for the protocol/server that is added")
         volumes = (*spec.volumes, VolumeSpec(server_name, "protocol/server", options, (brick,)))
-    text = volfile.format(Volfile(volumes, str(path)))
-    return _volume(name, Brick(brick, port, text, _key(name, advertised, brick)), advertised)
+    return _volume(name, brick, port, volfile.format(Volfile(volumes, str(path))), terms)
 
 
-def _volume(name: str, brick: Brick, advertised: str) -> Volume:
+def _volume(name: str, brick: str, port: int, text: str, terms: Terms, volume_id: str = "") -> Volume:
     # The name of a brick from a volfile need not be a path, which volgen insists on.
-    remote = {"protocol/client": {"remote-subvolume": brick.name}}
-    text = _made(lambda: volgen.client_volfile(name, [(advertised, brick.port, "/")], options=remote))
-    return Volume(name, [brick], text)
+    remote = {"protocol/client": {"remote-subvolume": brick}}
+    client = _made(lambda: volgen.client_volfile(name, [(terms.advertised, port, "/")], options=remote))
+    if terms.profile:
+        text = with_counts(text)
+    return Volume(name, [Brick(brick, port, text, _key(name, terms.advertised, brick))], client, volume_id)
 
 
 def _key(volume: str, host: str, brick: str) -> str:
