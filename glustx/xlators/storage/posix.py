@@ -71,6 +71,7 @@ class Posix(PosixBrick, Xlator):
     def __init__(self, name: str, options: OptionSet, subvolumes: list[Xlator]) -> None:
         super().__init__(name, options, subvolumes)
         self._init_handles()
+        self._init_lookup()
         self._init_data()
         self._init_readdir()
 

@@ -89,14 +89,12 @@ class PosixAttr(PosixHandle):
     def parent_changed(self, req: Fop, parent: Dir) -> Iatt:
         """Stamp a parent in which a name was changed and return its iatt."""
         obj = parent.obj
-        st = os.fstat(parent.fd)
         if self.options.ctime:
             when, flags = self.when(req, STAMP_NAME)
-            flags >>= 3
-            if flags & 7:
-                self.stamp(obj, parent.fd, when, flags & 7, st)
-                st = os.fstat(parent.fd)
-        return self.settle(obj, st)
+            flags = flags >> 3 & 7
+            if flags:
+                self.stamp(obj, parent.fd, when, flags, None if obj.times else os.fstat(parent.fd))
+        return self.settle(obj, os.fstat(parent.fd))
 
     # -- times -----------------------------------------------------------------------------------------------------
 
@@ -105,14 +103,16 @@ class PosixAttr(PosixHandle):
         """Return the time to stamp and the flags: the client's, or now and `default` when it sent none."""
         return (req.ctime, req.stamp) if req.ctime else (time.time_ns(), default)
 
-    def stamp(self, obj: Obj, at: At, when: int, flags: int, st: os.stat_result) -> None:
+    def stamp(self, obj: Obj, at: At, when: int, flags: int, st: os.stat_result | None) -> None:
         """Move the times that `flags` (STAMP_CTIME, STAMP_MTIME, STAMP_ATIME) name on to `when`, never back.
 
-        A failure is logged and no more: what is being stamped has happened.
+        `st` gives the times of an object that has no mdata yet. A failure is logged and no more: what is being stamped
+        has happened.
         """
         s, n = divmod(when, NS)
         times = obj.times
         if times is None:
+            assert st is not None
             times = (*divmod(st.st_ctime_ns, NS), *divmod(st.st_mtime_ns, NS), *divmod(st.st_atime_ns, NS))
         cs, cn, ms, mn, as_, an = times
         if flags & 1 and (s > cs or (s == cs and n > cn)):

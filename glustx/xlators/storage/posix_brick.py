@@ -146,10 +146,11 @@ class PosixBrick(PosixUnlink):
             raise GraphError(f"{self.name}: brick {where} is a folder inside another brick (gfid {gfid.hex()})")
 
     def _complete_brick(self, fd: int) -> None:
-        """Make `.glusterfs` and what stock has in it; the 256 folders of handles come with the first of each."""
+        """Make `.glusterfs` and what stock has in it."""
         os.makedirs(self._handles, mode=0o700, exist_ok=True)
         os.chmod(self._handles, 0o700 if self.mapped else 0o600)
-        for name in (*_SKELETON, "indices/xattrop", "indices/dirty", "indices/entry-changes"):
+        fan = () if os.path.lexists(self._handles + "ff") else (f"{number:02x}" for number in range(256))
+        for name in (*fan, *_SKELETON, "indices/xattrop", "indices/dirty", "indices/entry-changes"):
             os.makedirs(self._handles + name, mode=0o700, exist_ok=True)
         if self.mapped:
             os.makedirs(self._handles + "xattrs", mode=0o700, exist_ok=True)

@@ -149,6 +149,8 @@ class PosixHandle:
     brick: str
     brick_dev: int
     mapped: bool
+    uid: int
+    gid: int
     _handles: str
     _root: Dir
 
@@ -163,6 +165,7 @@ class PosixHandle:
         self._old_inos: dict[int, Obj] = {}
         self._inos_half = 32768
         self._anonymous: dict[bytes, OpenFile] = {}
+        self.uid, self.gid = os.geteuid(), os.getegid()
 
     # -- xattrs, in either namespace -------------------------------------------------------------------------------
 

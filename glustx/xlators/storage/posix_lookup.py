@@ -33,8 +33,8 @@ XATTR_PREFIXES = (b"user.", b"trusted.", b"security.", b"system.")
 # What list-xattr leaves out, as in stock.
 _UNLISTED = ("security.selinux", "trusted.glusterfs.quota.*", "trusted.*.xtime")
 _ACLS = (b"glusterfs.posix.acl", b"glusterfs.posix.default_acl")
-# Contents up to this size are kept with the answer.
-_SMALL_CONTENT = 512
+# Bytes of file contents that are kept with answers.
+_CONTENT_KEPT = 32 << 20
 
 
 class Plan:
@@ -78,6 +78,10 @@ class Plan:
 
 class PosixLookup(PosixAttr):
     """LOOKUP, and filling in what xdata asks for."""
+
+    def _init_lookup(self) -> None:
+        self._contents: list[Obj] = []
+        self._contents_size = 0
 
     async def lookup(self, req: fops.Lookup) -> LookupReply:
         """LOOKUP by (parent, name), or by gfid alone when the name is empty.
@@ -189,7 +193,6 @@ class PosixLookup(PosixAttr):
                         values[key] = found
         for key in plan.counts:
             values[key] = uint(obj.fds)
-        keep = True
         if stat.S_ISREG(st.st_mode):
             if plan.size:
                 values[GET_SIZE] = uint(st.st_size)
@@ -197,14 +200,22 @@ class PosixLookup(PosixAttr):
                 content = self._content(obj, st.st_size)
                 if content is not None:
                     values[CONTENT] = content
-                keep = st.st_size <= _SMALL_CONTENT and content is not None
-        reply = Xdata(values) if values else EMPTY
-        obj.weight = sum(len(k) + len(v) + 20 if isinstance(v, bytes) else len(k) + 28 for k, v in values.items())
-        if keep:
-            obj.plan, obj.reply, obj.reply_fds = plan, reply, obj.fds
-        else:
-            obj.plan = None
+                    self._keep_content(obj, len(content))
+        obj.reply = reply = Xdata(values) if values else EMPTY
+        obj.plan, obj.reply_fds = plan, obj.fds
+        obj.weight = sum(len(k) + 28 + (len(v) if isinstance(v, bytes) else 8) for k, v in values.items())
         return reply
+
+    def _keep_content(self, obj: Obj, size: int) -> None:
+        """Count a content that stays in memory with an answer; all are dropped when they are too much."""
+        self._contents_size += size
+        if self._contents_size > _CONTENT_KEPT:
+            for other in self._contents:
+                other.plan, other.reply = None, EMPTY
+            self._contents = []
+            self._contents_size = size
+        if size:
+            self._contents.append(obj)
 
     def _content(self, obj: Obj, size: int) -> bytes | None:
         """Return the whole content of a small file, None when it cannot be read or is not small any more."""

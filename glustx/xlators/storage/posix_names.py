@@ -172,7 +172,7 @@ class PosixNames(PosixLookup):
             try:
                 fd = os.open(name, DIR_FLAGS, dir_fd=parent.fd)
                 try:
-                    obj, st = self._complete(req, parent, name, fd, gfid, mode & 0o7777 | inherit, acl, pre)
+                    obj, st = self._complete(req, parent, name, fd, gfid, mode & 0o7777 | inherit, acl, pre, True)
                 except BaseException:
                     os.close(fd)
                     raise
@@ -211,6 +211,7 @@ class PosixNames(PosixLookup):
         mode: int | None,
         acl: bool,
         pre: Iatt,
+        is_dir: bool = False,
     ) -> tuple[Obj, os.stat_result]:
         """Give a new object its owner, mode, xattrs and handle; return its record and stat.
 
@@ -222,16 +223,10 @@ class PosixNames(PosixLookup):
         """
         place: At = at if isinstance(at, int) else b"/proc/self/fd/%d/%s" % (parent.fd, name)
         extra = self._extra_xattrs(req, parent)
-        st = os.fstat(at) if isinstance(at, int) else os.lstat(name, dir_fd=parent.fd)
-        is_dir = stat.S_ISDIR(st.st_mode)
         uid = req.caller.uid
         gid = pre.gid if pre.mode & stat.S_ISGID else req.caller.gid
-        if uid != st.st_uid or gid != st.st_gid:
+        if uid != self.uid or gid != (pre.gid if pre.mode & stat.S_ISGID else self.gid):
             self.give(place, uid, gid)
-            st = os.fstat(at) if isinstance(at, int) else os.lstat(name, dir_fd=parent.fd)
-        if mode is not None and not acl and stat.S_IMODE(st.st_mode) != mode:
-            # The process's umask or the change of owner has taken bits away.
-            os.chmod(place, mode)
         self.xset(at, GFID_KEY, gfid)
         xattrs: dict[bytes, bytes | None] = {}
         if not is_dir:
@@ -257,6 +252,10 @@ class PosixNames(PosixLookup):
         else:
             self.make_handle(gfid, name, parent.fd)
         st = os.fstat(at) if isinstance(at, int) else os.lstat(name, dir_fd=parent.fd)
+        if mode is not None and not acl and stat.S_IMODE(st.st_mode) != mode:
+            # The process's umask or the change of owner has taken bits away.
+            os.chmod(place, mode)
+            st = os.fstat(at) if isinstance(at, int) else os.lstat(name, dir_fd=parent.fd)
         obj = self.remember(gfid, st)
         obj.xattrs = xattrs
         obj.times = times

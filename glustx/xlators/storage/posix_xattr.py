@@ -113,7 +113,7 @@ class PosixXattr(PosixReaddir):
                     self._merge_times(obj, at, MdataTimes(as_, ms, cs, an, mn, cn))
                     continue
                 self._refuse(key)
-                before = self.xget(at, key)
+                before = known[key] if key in known else self.xget(at, key)
                 self.xset(at, key, data, flags & 3)
                 done.append((key, before))
                 known[key] = data
