@@ -1,0 +1,71 @@
+"""Arguments and answers of attribute calls, for paths and open files alike."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from glustx.fops import XattrReply
+from glustx.gfapi.namei import to_text
+from glustx.values import (
+    SET_ATIME,
+    SET_ATIME_NOW,
+    SET_GID,
+    SET_MODE,
+    SET_MTIME,
+    SET_MTIME_NOW,
+    SET_UID,
+    ZERO_IATT,
+    Iatt,
+)
+
+Change = tuple[Iatt, int]
+"""Attributes to set, and SETATTR's `valid` that says which."""
+
+_GIGA = 1_000_000_000
+
+
+def mode_change(mode: int) -> Change:
+    """Set permission bits."""
+    return Iatt(mode=mode & 0o7777), SET_MODE
+
+
+def owner_change(uid: int, gid: int) -> Change:
+    """Set owner and group, where not -1."""
+    valid = (SET_UID if uid != -1 else 0) | (SET_GID if gid != -1 else 0)
+    return Iatt(uid=max(uid, 0), gid=max(gid, 0)), valid
+
+
+def time_change(times: tuple[float, float] | None, ns: tuple[int, int] | None) -> Change:
+    """Set access and modification time as `os.utime` takes them. ValueError when both are given."""
+    if times is not None and ns is not None:
+        raise ValueError("utime: either times or ns, not both")
+    if times is None and ns is None:
+        return ZERO_IATT, SET_ATIME | SET_MTIME | SET_ATIME_NOW | SET_MTIME_NOW
+    if ns is None:
+        assert times is not None
+        ns = (round(times[0] * _GIGA), round(times[1] * _GIGA))
+    atime, atime_nsec = divmod(ns[0], _GIGA)
+    mtime, mtime_nsec = divmod(ns[1], _GIGA)
+    return Iatt(atime=atime, mtime=mtime, atime_nsec=atime_nsec, mtime_nsec=mtime_nsec), SET_ATIME | SET_MTIME
+
+
+def xattr_name(name: str | bytes) -> bytes:
+    """Return an xattr's name as it travels. ValueError for an empty one or one with a NUL."""
+    raw = os.fsencode(name)
+    if not raw or b"\0" in raw:
+        raise ValueError(f"{name!r} is no name of an extended attribute")
+    return raw
+
+
+def xattr_flags(flags: int) -> int:
+    """Return SETXATTR's flags: 1 create, 2 replace, which are Linux's own."""
+    if flags not in (0, 1, 2):
+        raise ValueError(f"setxattr flags {flags}: 0, XATTR_CREATE (1) or XATTR_REPLACE (2)")
+    return flags
+
+
+def list_names(reply: Any) -> list[str]:
+    """Return the names in the answer to a GETXATTR of all."""
+    assert isinstance(reply, XattrReply)
+    return [to_text(key) for key in reply.xattrs]

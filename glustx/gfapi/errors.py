@@ -1,0 +1,43 @@
+"""From a fop's errno, which is Linux's everywhere, to the OSError of the platform with the path that it concerns."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+from glustx.errors import FopError
+
+# Linux numbers by name, for platforms that number otherwise.
+_LINUX = {
+    11: "EAGAIN", 35: "EDEADLK", 36: "ENAMETOOLONG", 37: "ENOLCK", 38: "ENOSYS", 39: "ENOTEMPTY", 40: "ELOOP",
+    61: "ENODATA", 62: "ETIME", 71: "EPROTO", 75: "EOVERFLOW", 77: "EBADFD", 84: "EILSEQ", 87: "EUSERS",
+    95: "EOPNOTSUPP", 98: "EADDRINUSE", 99: "EADDRNOTAVAIL", 100: "ENETDOWN", 101: "ENETUNREACH",
+    103: "ECONNABORTED", 104: "ECONNRESET", 105: "ENOBUFS", 106: "EISCONN", 107: "ENOTCONN", 108: "ESHUTDOWN",
+    110: "ETIMEDOUT", 111: "ECONNREFUSED", 112: "EHOSTDOWN", 113: "EHOSTUNREACH", 114: "EALREADY",
+    115: "EINPROGRESS", 116: "ESTALE", 122: "EDQUOT", 125: "ECANCELED",
+}  # fmt: skip
+_LINUX_ONLY = {61: "ENOATTR", 77: "EBADF"}
+
+
+def native(number: int) -> int:
+    """Return this platform's number of a Linux errno (EIO for one that it does not have)."""
+    if sys.platform == "linux" or number not in _LINUX:
+        return number
+    return getattr(errno, _LINUX[number], None) or getattr(errno, _LINUX_ONLY.get(number, ""), errno.EIO)
+
+
+def os_error(error: FopError, where: str, path: object = None, other: object = None) -> OSError:
+    """Return the OSError that tells a user of `error`.
+
+    Args:
+        where: what the call was made on, such as "volume vm at host1".
+        path, other: the path or the two paths of the call, as the user gave them.
+    """
+    number = native(error.errno)
+    name = errno.errorcode.get(number, str(number))
+    detail = f": {error.text}" if error.text else ""
+    text = f"{os.strerror(number)} ({name} on {where}{detail})"
+    if other is not None:
+        return OSError(number, text, path, None, other)
+    return OSError(number, text, path) if path is not None else OSError(number, text)

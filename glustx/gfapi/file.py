@@ -1,0 +1,425 @@
+"""An open file as coroutines: positional and sequential I/O, space, holes, locks, attributes by fd."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Union
+
+from glustx.errors import FopError
+from glustx.fops import (
+    CopyFileRange,
+    Discard,
+    Fallocate,
+    Fgetxattr,
+    Flush,
+    Fop,
+    Fremovexattr,
+    Fsetattr,
+    Fsetxattr,
+    Fstat,
+    Fsync,
+    Ftruncate,
+    Lk,
+    Read,
+    Release,
+    Seek,
+    Write,
+    Zerofill,
+)
+from glustx.gfapi.attrs import list_names, mode_change, owner_change, time_change, xattr_flags, xattr_name
+from glustx.gfapi.flags import O_APPEND
+from glustx.gfapi.results import StatResult
+from glustx.gfapi.session import Session
+from glustx.inode import O_ACCMODE, Fd
+from glustx.runtime import Lock
+from glustx.values import (
+    F_GETLK,
+    F_RDLCK,
+    F_SETLK,
+    F_SETLKW,
+    F_UNLCK,
+    F_WRLCK,
+    SEEK_DATA,
+    SEEK_HOLE,
+    Caller,
+    Flock,
+    Loc,
+)
+from glustx.xdata import Xdata
+
+Buffer = Union[bytes, bytearray, memoryview]
+
+CHUNK = 1 << 20
+_OFF_MAX = (1 << 63) - 1
+
+
+class LockInfo:
+    """The lock that stands in the way of another one.
+
+    Attributes:
+        exclusive: True for a write lock.
+        start, length: the range; length 0 reaches to the end of the file.
+        pid: process of its holder, as told by the brick.
+    """
+
+    __slots__ = ("exclusive", "length", "pid", "start")
+
+    def __init__(self, flock: Flock) -> None:
+        self.exclusive = flock.type == F_WRLCK
+        self.start = flock.start
+        self.length = flock.len
+        self.pid = flock.pid
+
+    def __repr__(self) -> str:
+        kind = "exclusive" if self.exclusive else "shared"
+        return f"LockInfo({kind}, start={self.start}, length={self.length}, pid={self.pid})"
+
+
+class FileCore:
+    """An open file of one session. Its own lk_owner makes its locks belong to it, as OFD locks do.
+
+    Args:
+        fd: open.
+        flags: Linux open flags.
+        path: as the user gave it.
+    """
+
+    def __init__(self, session: Session, caller: Caller, fd: Fd, flags: int, path: object) -> None:
+        self.session = session
+        self.top = session.top
+        self.caller = caller
+        self.fd = fd
+        self.flags = flags
+        self.path = path
+        self.pos = 0
+        self.open = True
+        self._turnstile = Lock()
+        self._owner: Caller | None = None
+        self._inode = session.hold(fd)
+
+    def lock_owner(self) -> Caller:
+        """The caller with this file's own lk_owner."""
+        if self._owner is None:
+            who = self.caller
+            self._owner = Caller(who.pid, who.uid, who.gid, who.groups, os.urandom(8), who.client)
+        return self._owner
+
+    # -- data --------------------------------------------------------------------------------------------------------
+
+    async def pread(self, size: int, offset: int) -> bytes:
+        """Read up to `size` bytes at `offset` without moving the position; fewer only at the end of the file."""
+        _check(size, offset)
+        parts: list[bytes] = []
+        got = 0
+        if size <= CHUNK:
+            reply = await self.top(Read(fd=self.fd, offset=offset, size=size, caller=self.caller))
+            data = bytes(reply.data)
+            if len(data) == size or not data or reply.eof:
+                return data
+            parts.append(data)
+            got = len(data)
+        while got < size:
+            step = min(CHUNK, size - got)
+            reply = await self.top(Read(fd=self.fd, offset=offset + got, size=step, caller=self.caller))
+            data = bytes(reply.data)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+            if reply.eof:
+                break
+        return b"".join(parts)
+
+    async def preadinto(self, buffer: Buffer, offset: int) -> int:
+        """Read into `buffer` from `offset` without moving the position; return how many bytes came."""
+        view = memoryview(buffer).cast("B")
+        _check(len(view), offset)
+        got = 0
+        while got < len(view):
+            step = min(CHUNK, len(view) - got)
+            reply = await self.top(Read(fd=self.fd, offset=offset + got, size=step, caller=self.caller))
+            count = len(reply.data)
+            view[got : got + count] = reply.data
+            got += count
+            if reply.eof or not count:
+                break
+        return got
+
+    async def pwrite(self, data: Buffer, offset: int) -> int:
+        """Write `data` at `offset` without moving the position; return how many bytes were written.
+
+        Fewer than all only when a later part failed; the next call then raises the reason.
+        """
+        view = memoryview(data).cast("B")
+        size = len(view)
+        _check(size, offset)
+        done, _ = await self._write(view, offset)
+        return done
+
+    async def _write(self, view: memoryview, offset: int) -> tuple[int, int]:
+        """Return how much was written and the file's size after it."""
+        size, done, end = len(view), 0, 0
+        while True:
+            part = view[done : done + CHUNK] if size > CHUNK else view
+            try:
+                reply = await self.top(Write(fd=self.fd, offset=offset + done, data=part, caller=self.caller))
+            except FopError:
+                if done:
+                    return done, end
+                raise
+            done += reply.count
+            end = reply.post.size
+            if done >= size or not reply.count:
+                return done, end
+
+    async def read(self, size: int = -1) -> bytes:
+        """Read up to `size` bytes at the position and move it; all that is left when `size` is negative."""
+        async with self._turnstile:
+            if size < 0:
+                data = await self._read_all()
+            else:
+                data = await self.pread(size, self.pos)
+            self.pos += len(data)
+            return data
+
+    async def _read_all(self) -> bytes:
+        parts: list[bytes] = []
+        pos = self.pos
+        while True:
+            data = await self.pread(4 * CHUNK, pos)
+            if not data:
+                return b"".join(parts)
+            parts.append(data)
+            pos += len(data)
+            if len(data) < 4 * CHUNK:
+                return b"".join(parts)
+
+    async def readinto(self, buffer: Buffer) -> int:
+        """Read into `buffer` at the position and move it; return how many bytes came."""
+        async with self._turnstile:
+            count = await self.preadinto(buffer, self.pos)
+            self.pos += count
+            return count
+
+    async def write(self, data: Buffer) -> int:
+        """Write `data` at the position (at the end in append mode) and move it; return how many bytes were written."""
+        async with self._turnstile:
+            done, end = await self._write(memoryview(data).cast("B"), self.pos)
+            self.pos = end if self.flags & O_APPEND else self.pos + done
+            return done
+
+    async def seek(self, offset: int, whence: int = 0) -> int:
+        """Move the position and return it.
+
+        Args:
+            whence: os.SEEK_SET, SEEK_CUR, SEEK_END, SEEK_DATA or SEEK_HOLE; OSError ENXIO when there is no more data.
+        """
+        async with self._turnstile:
+            if whence == os.SEEK_SET:
+                new = offset
+            elif whence == os.SEEK_CUR:
+                new = self.pos + offset
+            elif whence == os.SEEK_END:
+                new = (await self._stat()).st_size + offset
+            elif whence == getattr(os, "SEEK_DATA", 3):
+                new = await self.seek_data(offset)
+            elif whence == getattr(os, "SEEK_HOLE", 4):
+                new = await self.seek_hole(offset)
+            else:
+                raise FopError(errno.EINVAL, f"whence {whence}")
+            if not 0 <= new <= _OFF_MAX:
+                raise FopError(errno.EINVAL, f"position {new}")
+            self.pos = new
+            return new
+
+    async def seek_data(self, offset: int) -> int:
+        """Return where data begins at or behind `offset`; OSError ENXIO when there is none."""
+        return await self._seek(offset, SEEK_DATA)
+
+    async def seek_hole(self, offset: int) -> int:
+        """Return where a hole (or the end of the file) begins at or behind `offset`; OSError ENXIO past the end."""
+        return await self._seek(offset, SEEK_HOLE)
+
+    async def _seek(self, offset: int, what: int) -> int:
+        if offset < 0:
+            raise FopError(errno.ENXIO, f"offset {offset}")
+        reply = await self.top(Seek(fd=self.fd, offset=offset, what=what, caller=self.caller))
+        return int(reply.offset)
+
+    # -- size and space ----------------------------------------------------------------------------------------------
+
+    async def truncate(self, size: int | None = None) -> int:
+        """Set the file's size (to the position when `size` is None) and return it."""
+        new = self.pos if size is None else size
+        _check(0, new)
+        await self.top(Ftruncate(fd=self.fd, offset=new, caller=self.caller))
+        return new
+
+    async def zerofill(self, offset: int, length: int) -> None:
+        """Make [offset, offset + length) read as zeroes without sending them; the file grows to hold the range.
+
+        The brick does it by the fastest way its file system has; the space is allocated. The position stays.
+
+        Raises:
+            OSError: EINVAL for an empty or negative range, EFBIG, ENOSPC (size and free space are then as before),
+                EBADF when the file is not open for writing.
+        """
+        _check(length, offset)
+        await self.top(Zerofill(fd=self.fd, offset=offset, size=length, caller=self.caller))
+
+    async def discard(self, offset: int, length: int) -> None:
+        """Give the space of [offset, offset + length) back; it reads as zeroes, the size stays."""
+        _check(length, offset)
+        await self.top(Discard(fd=self.fd, offset=offset, size=length, caller=self.caller))
+
+    async def fallocate(self, offset: int, length: int, *, keep_size: bool = False) -> None:
+        """Allocate space for [offset, offset + length); the file grows to hold it unless `keep_size`."""
+        _check(length, offset)
+        request = Fallocate(fd=self.fd, offset=offset, size=length, keep_size=int(keep_size), caller=self.caller)
+        await self.top(request)
+
+    async def copy_range(self, target: FileCore, count: int, offset: int, target_offset: int) -> int:
+        """Copy `count` bytes at `offset` to `target_offset` of another open file on the brick; return how many were
+        copied, fewer than asked at the end of this file."""
+        _check(count, offset)
+        _check(count, target_offset)
+        if target.session is not self.session:
+            raise FopError(errno.EXDEV, "the files are of two volumes")
+        done = 0
+        while done < count:
+            step = min(1 << 30, count - done)
+            reply = await self.top(
+                CopyFileRange(
+                    fd_in=self.fd,
+                    fd_out=target.fd,
+                    offset_in=offset + done,
+                    offset_out=target_offset + done,
+                    size=step,
+                    caller=self.caller,
+                )
+            )
+            if not reply.count:
+                break
+            done += reply.count
+        return done
+
+    async def fsync(self, *, data_only: bool = False) -> None:
+        """Make what was written durable; `data_only` leaves out what reading does not need."""
+        await self.top(Fsync(fd=self.fd, datasync=int(data_only), caller=self.caller))
+
+    # -- attributes --------------------------------------------------------------------------------------------------
+
+    async def _stat(self) -> StatResult:
+        return StatResult((await self.top(Fstat(fd=self.fd, caller=self.caller))).stat)
+
+    async def stat(self) -> StatResult:
+        """Return the file's attributes."""
+        return await self._stat()
+
+    async def _setattr(self, change: tuple[object, int]) -> None:
+        stat, valid = change
+        await self.top(Fsetattr(fd=self.fd, stat=stat, valid=valid, caller=self.caller))  # type: ignore[arg-type]
+
+    async def chmod(self, mode: int) -> None:
+        """Set the permission bits."""
+        await self._setattr(mode_change(mode))
+
+    async def chown(self, uid: int, gid: int) -> None:
+        """Set owner and group; -1 leaves one as it is."""
+        await self._setattr(owner_change(uid, gid))
+
+    async def utime(self, times: tuple[float, float] | None = None, *, ns: tuple[int, int] | None = None) -> None:
+        """Set access and modification time, in seconds or nanoseconds; to now without either."""
+        await self._setattr(time_change(times, ns))
+
+    async def getxattr(self, name: str | bytes) -> bytes:
+        """Return the value of an extended attribute; OSError ENODATA when there is none."""
+        key = xattr_name(name)
+        reply = await self.top(Fgetxattr(fd=self.fd, key=key, caller=self.caller))
+        if key not in reply.xattrs:
+            raise FopError(errno.ENODATA, f"no xattr {key!r}")
+        return bytes(reply.xattrs[key])
+
+    async def setxattr(self, name: str | bytes, value: bytes, flags: int = 0) -> None:
+        """Set an extended attribute; `flags` os.XATTR_CREATE or os.XATTR_REPLACE."""
+        xattrs = Xdata({xattr_name(name): value})
+        await self.top(Fsetxattr(fd=self.fd, xattrs=xattrs, flags=xattr_flags(flags), caller=self.caller))
+
+    async def removexattr(self, name: str | bytes) -> None:
+        """Remove an extended attribute; OSError ENODATA when there is none."""
+        await self.top(Fremovexattr(fd=self.fd, key=xattr_name(name), caller=self.caller))
+
+    async def listxattr(self) -> list[str]:
+        """Return the names of the extended attributes."""
+        return list_names(await self.top(Fgetxattr(fd=self.fd, caller=self.caller)))
+
+    # -- locks -------------------------------------------------------------------------------------------------------
+
+    async def _lk(self, command: int, kind: int, start: int, length: int) -> Flock:
+        _check(length, start)
+        who = self.lock_owner()
+        flock = Flock(type=kind, start=start, len=length, pid=who.pid, lk_owner=who.lk_owner)
+        request = Lk(fd=self.fd, cmd=command, type=kind, flock=flock, caller=who)
+        answer: Flock = (await self.top(request)).flock
+        return answer
+
+    async def lock(self, *, exclusive: bool = True, blocking: bool = True, start: int = 0, length: int = 0) -> None:
+        """Lock a range of bytes against other files, in this process and on other machines.
+
+        Args:
+            exclusive: a write lock, which needs the file open for writing; else a read lock, shared with others.
+            blocking: wait for it; else OSError EAGAIN (BlockingIOError) when another one is in the way.
+            start, length: the range; length 0 reaches to the end, however far the file grows.
+        """
+        await self._lk(F_SETLKW if blocking else F_SETLK, F_WRLCK if exclusive else F_RDLCK, start, length)
+
+    async def unlock(self, start: int = 0, length: int = 0) -> None:
+        """Give a range back that was locked."""
+        await self._lk(F_SETLK, F_UNLCK, start, length)
+
+    async def test_lock(self, *, exclusive: bool = True, start: int = 0, length: int = 0) -> LockInfo | None:
+        """Return the lock that stands in the way of one, or None when it would be granted."""
+        found = await self._lk(F_GETLK, F_WRLCK if exclusive else F_RDLCK, start, length)
+        return None if found.type == F_UNLCK else LockInfo(found)
+
+    # -- end ---------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Close the file: an error of a write that was held back is raised here. A second call does nothing."""
+        if not self.open:
+            return
+        self.open = False
+        try:
+            if self.session.mounted and (self.flags & O_ACCMODE or self._owner is not None):
+                # It brings the errors of writes that were held back, and drops this owner's locks.
+                await self.top(Flush(fd=self.fd, caller=self._owner or self.caller))
+        finally:
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Release the fd; nobody waits for the answer."""
+        self.open = False
+        if self.session.mounted:
+            self.session.aside(self._release())
+
+    async def _release(self) -> None:
+        try:
+            await self.top(Release(fd=self.fd, caller=self.caller))
+        finally:
+            self.session.graph.inodes.drop(self._inode)
+
+    def loc(self) -> Loc:
+        """The inode's loc."""
+        return Loc(gfid=self.fd.gfid)
+
+    async def send(self, request: Fop) -> object:
+        """Send any fop and return its reply: for what has no method of its own."""
+        return await self.top(request)
+
+
+def _check(size: int, offset: int) -> None:
+    if size < 0 or offset < 0:
+        raise FopError(errno.EINVAL, f"range of {size} bytes at {offset}")
+    if offset > _OFF_MAX or size > _OFF_MAX:
+        raise FopError(errno.EFBIG, f"range of {size} bytes at {offset}")

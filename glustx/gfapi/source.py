@@ -1,0 +1,89 @@
+"""What a volume is opened from: servers that hand out its volfile, a volfile, or a brick's folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Union
+
+import msgspec
+
+from glustx import volgen
+from glustx.gfapi.url import GlusterURL, is_url, parse_hosts, parse_url
+from glustx.rpc.channel import Address
+
+SourceLike = Union[str, "os.PathLike[str]", Iterable[str], GlusterURL, "Source"]
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where a volume's graph comes from.
+
+    Attributes:
+        volume: the volume's name.
+        text: the volfile; empty when `addresses` are to be asked for it.
+        origin: what messages call the text: a file's name, a URL.
+        host: for messages.
+        addresses: volume servers, tried in order.
+        trusted: True for a local text (unknown options are errors), False for one that a server sends.
+    """
+
+    volume: str
+    text: str = ""
+    origin: str = ""
+    host: str = "localhost"
+    addresses: tuple[Address, ...] = ()
+    trusted: bool = True
+
+    @classmethod
+    def of(cls, source: SourceLike, volume: str = "") -> Source:
+        """Tell what `source` is.
+
+        Args:
+            source: a URL `gluster://host/volume`, a host or hosts (then `volume` names the volume), the path of a
+                volfile, the path of a brick's folder (its graph then runs in this process), or a volfile's text.
+            volume: the volume's name; by default the URL's, or that of the file or folder.
+
+        Raises:
+            ValueError: it is none of them. OSError: a file that cannot be read.
+        """
+        if isinstance(source, Source):
+            return source
+        if isinstance(source, GlusterURL):
+            return cls._served(source.addresses, volume or source.volume)
+        if isinstance(source, (str, os.PathLike)):
+            text = os.fspath(source)
+            if is_url(text):
+                url = parse_url(text)
+                return cls._served(url.addresses, volume or url.volume)
+            if "\n" in text:
+                return cls(volume=volume or "volume", text=text, origin="<volfile>")
+            if os.path.isdir(text):
+                return cls.brick(text, volume)
+            if os.path.isfile(text) or os.sep in text:
+                with open(text, encoding="utf-8", errors="surrogateescape") as file:
+                    stem = os.path.splitext(os.path.basename(text))[0]
+                    return cls(volume=volume or stem, text=file.read(), origin=text)
+        if not volume:
+            raise ValueError(f"{source!r} is no URL, file or folder; for a host, name the volume as well")
+        hosts = os.fspath(source) if isinstance(source, os.PathLike) else source
+        return cls._served(parse_hosts(hosts), volume)
+
+    @classmethod
+    def _served(cls, addresses: tuple[Address, ...], volume: str) -> Source:
+        host = addresses[0].path or addresses[0].host
+        where = ",".join(str(address) for address in addresses)
+        return cls(volume, origin=f"volfile of {volume} from {where}", host=host, addresses=addresses, trusted=False)
+
+    @classmethod
+    def brick(cls, folder: str | os.PathLike[str], volume: str = "") -> Source:
+        """A brick's folder whose graph runs inside this process."""
+        path = os.path.abspath(os.fspath(folder))
+        name = volume or "".join(c if c.isascii() and c.isalnum() else "_" for c in os.path.basename(path)) or "brick"
+        return cls(volume=name, text=volgen.embedded_volfile(name, path), origin=f"brick {path}")
+
+    @classmethod
+    def memory(cls, volume: str = "memory") -> Source:
+        """A volume that lives in this process's memory and ends with it."""
+        text = f"volume {volume}-store\n    type storage/memory\nend-volume\n"
+        text += f"volume {volume}\n    type features/locks\n    subvolumes {volume}-store\nend-volume\n"
+        return cls(volume=volume, text=text, origin="<memory>")
