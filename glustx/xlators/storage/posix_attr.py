@@ -32,7 +32,14 @@ from glustx.values import (
     Iatt,
 )
 from glustx.xdata import MDATA_KEY
-from glustx.xlators.storage.posix_handle import At, Dir, Obj, OpenFile, PosixHandle, log, pack_mdata
+from glustx.xlators.storage.posix_handle import PosixHandle, log
+from glustx.xlators.storage.posix_object import (
+    At,
+    Dir,
+    Obj,
+    OpenFile,
+    pack_mdata,
+)
 
 STAMP_DATA = STAMP_CTIME | STAMP_MTIME
 STAMP_BIRTH = STAMP_CTIME | STAMP_MTIME | STAMP_ATIME | STAMP_PARENT_CTIME | STAMP_PARENT_MTIME

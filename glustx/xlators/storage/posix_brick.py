@@ -13,17 +13,17 @@ from glustx.values import ROOT_GFID, gfid_from_text
 from glustx.xdata import MDATA_KEY
 from glustx.xlators.storage import posix_zero
 from glustx.xlators.storage.posix_attr import NS
-from glustx.xlators.storage.posix_handle import (
+from glustx.xlators.storage.posix_handle import log
+from glustx.xlators.storage.posix_object import (
     GFID_KEY,
     NAMESPACE_KEY,
     USER_PREFIX,
     VOLUME_ID_KEY,
     Dir,
     Obj,
-    log,
     pack_mdata,
 )
-from glustx.xlators.storage.posix_unlink import PosixUnlink
+from glustx.xlators.storage.posix_whole import PosixWhole
 
 _SKELETON = ("indices", "changelogs", "landfill", "unlink")
 _SPACE_CHECK = 5.0
@@ -66,7 +66,7 @@ def _read(folder: str, key: bytes) -> bytes | None:
         raise
 
 
-class PosixBrick(PosixUnlink):
+class PosixBrick(PosixWhole):
     """Start, stop and health."""
 
     health: str = "unknown"

@@ -30,8 +30,11 @@ from glustx.xdata import (
     uint,
 )
 from glustx.xlators.storage.posix_attr import STAMP_DATA
-from glustx.xlators.storage.posix_handle import Obj, OpenFile
 from glustx.xlators.storage.posix_names import PosixNames
+from glustx.xlators.storage.posix_object import (
+    Obj,
+    OpenFile,
+)
 
 T = TypeVar("T")
 

@@ -15,131 +15,38 @@ import logging
 import os
 import re
 import stat
-import struct
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 from glustx.errors import FopError
 from glustx.fops import Fop
-from glustx.inode import Fd, Inode, PerFd, PerInode
-from glustx.values import NULL_GFID, ROOT_GFID, Iatt, gfid_from_text, gfid_ino, gfid_text
-from glustx.xdata import EMPTY, MDATA_KEY, Xdata
+from glustx.inode import Fd, PerFd, PerInode
+from glustx.values import NULL_GFID, ROOT_GFID, gfid_from_text, gfid_text
+from glustx.xdata import MDATA_KEY
+from glustx.xlators.storage.posix_keys import PosixKeys
+from glustx.xlators.storage.posix_object import (
+    DIR_FLAGS,
+    GFID_KEY,
+    At,
+    Dir,
+    Obj,
+    OpenFile,
+    dir_link,
+    parse_mdata,
+)
 
 if TYPE_CHECKING:
     from glustx.graph import Graph
-    from glustx.runtime import Lock
 
 log = logging.getLogger("glustx.storage.posix")
 
-GFID_KEY = b"trusted.gfid"
-VOLUME_ID_KEY = b"trusted.glusterfs.volume-id"
-GFID2PATH = b"trusted.gfid2path."
-PGFID = b"trusted.pgfid."
-# Where trusted.* lives when the brick cannot have it (option xattr-namespace user).
-USER_PREFIX = b"user.glustx."
-NAMESPACE_KEY = b"user.glustx.xattr-namespace"
-
-DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NAME_MAX = 255
 _DEEPEST = 10000
-_MDATA = struct.Struct(">BQqQqQqQ")  # version, flags, then ctime, mtime, atime
 _LINK = re.compile(
     rb"\.\./\.\./([0-9a-f]{2})/([0-9a-f]{2})/(\1\2[0-9a-f]{4}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/([^/\0]+)"
 )
 
-At = Union[int, str, bytes]
 
-
-class Obj:
-    """What is remembered of one object of the brick.
-
-    Attributes:
-        path: its handle (for a directory the symlink that tells where it is).
-        xpath: where its xattrs are, for objects that are not directories.
-        ctime: st_ctime_ns for which the rest holds.
-        times: what trusted.glusterfs.mdata says, (ctime, mtime, atime) as seconds and nanoseconds, None without it.
-        xattrs: value by key, None for one that is known to be absent.
-        iatt: attributes as last sent; None when they have to be made anew.
-        plan, reply, reply_fds, weight: the last answer about xattrs and the request that it answers.
-        fds: descriptors that clients hold; gone: the last name was removed meanwhile.
-    """
-
-    __slots__ = (
-        "ctime",
-        "fds",
-        "gfid",
-        "gone",
-        "iatt",
-        "ino",
-        "is_dir",
-        "lock",
-        "path",
-        "plan",
-        "reply",
-        "reply_fds",
-        "st_ino",
-        "times",
-        "weight",
-        "xattrs",
-        "xpath",
-    )
-
-    def __init__(self, gfid: bytes, path: str, xpath: At, is_dir: bool) -> None:
-        self.gfid = gfid
-        self.ino = gfid_ino(gfid)
-        self.path = path
-        self.xpath = xpath
-        self.is_dir = is_dir
-        self.ctime = -1
-        self.times: tuple[int, int, int, int, int, int] | None = None
-        self.xattrs: dict[bytes, bytes | None] = {}
-        self.iatt: Iatt | None = None
-        self.plan: Any = None
-        self.reply: Xdata = EMPTY
-        self.reply_fds = 0
-        self.weight = 0
-        self.fds = 0
-        self.gone = False
-        self.st_ino = 0
-        self.lock: Lock | None = None
-
-
-class Dir:
-    """An open directory and what is remembered of it; the descriptor is closed with the object."""
-
-    __slots__ = ("fd", "obj")
-
-    def __init__(self, fd: int, obj: Obj) -> None:
-        self.fd = fd
-        self.obj = obj
-
-    def __del__(self) -> None:
-        os.close(self.fd)
-
-
-class OpenFile:
-    """A descriptor that an fd of the graph (or a request without one) uses; closed when the last user has let go.
-
-    Attributes:
-        sync: writes must be durable when they return.
-        warm: reads that came from the page cache in a row; cold: reads to send to a worker without asking.
-    """
-
-    __slots__ = ("cold", "fd", "inode", "listing", "obj", "sync", "warm")
-
-    def __init__(self, fd: int, obj: Obj, inode: Inode | None, sync: bool) -> None:
-        self.fd = fd
-        self.obj = obj
-        self.inode = inode
-        self.sync = sync
-        self.warm = 0
-        self.cold = 0
-        self.listing: Any = None
-
-    def __del__(self) -> None:
-        os.close(self.fd)
-
-
-class PosixHandle:
+class PosixHandle(PosixKeys):
     """The part of storage/posix that finds objects."""
 
     # What `Xlator` and `Posix.start` provide.
@@ -148,10 +55,8 @@ class PosixHandle:
     graph: Graph
     brick: str
     brick_dev: int
-    mapped: bool
     uid: int
     gid: int
-    _handles: str
     _root: Dir
 
     def _init_handles(self) -> None:
@@ -166,71 +71,6 @@ class PosixHandle:
         self._inos_half = 32768
         self._anonymous: dict[bytes, OpenFile] = {}
         self.uid, self.gid = os.geteuid(), os.getegid()
-
-    # -- xattrs, in either namespace -------------------------------------------------------------------------------
-
-    def disk_key(self, key: bytes) -> bytes:
-        """Return the name under which the brick stores `key`."""
-        if self.mapped and key.startswith(b"trusted."):
-            return USER_PREFIX + key
-        return key
-
-    def xget(self, at: At, key: bytes) -> bytes | None:
-        """Return an xattr of an open file or of a path (never following a link), None when there is none."""
-        if self.mapped:
-            key = self.disk_key(key)
-        try:
-            if isinstance(at, int):
-                return os.getxattr(at, key)
-            return os.getxattr(at, key, follow_symlinks=False)
-        except OSError as error:
-            if error.errno in (errno.ENODATA, errno.EOPNOTSUPP) or (self.mapped and error.errno == errno.ENOENT):
-                return None
-            raise
-
-    def xset(self, at: At, key: bytes, value: bytes, flags: int = 0) -> None:
-        """Set an xattr."""
-        if self.mapped:
-            key = self.disk_key(key)
-        if isinstance(at, int):
-            os.setxattr(at, key, value, flags)
-        else:
-            os.setxattr(at, key, value, flags, follow_symlinks=False)
-
-    def xdel(self, at: At, key: bytes) -> None:
-        """Remove an xattr; OSError(ENODATA) when there is none."""
-        if self.mapped:
-            key = self.disk_key(key)
-        if isinstance(at, int):
-            os.removexattr(at, key)
-        else:
-            os.removexattr(at, key, follow_symlinks=False)
-
-    def xlist(self, at: At) -> list[bytes]:
-        """Return the names of all xattrs, as clients know them."""
-        try:
-            names = os.listxattr(at) if isinstance(at, int) else os.listxattr(at, follow_symlinks=False)
-        except OSError as error:
-            if error.errno == errno.EOPNOTSUPP or (self.mapped and error.errno == errno.ENOENT):
-                return []
-            raise
-        keys = [os.fsencode(name) for name in names]
-        if not self.mapped:
-            return keys
-        return [key[len(USER_PREFIX) :] if key.startswith(USER_PREFIX) else key for key in keys if key != NAMESPACE_KEY]
-
-    def at_name(self, parent: Dir, name: bytes, st: os.stat_result) -> At:
-        """Return where the xattrs of a directory entry are.
-
-        There is no getxattrat: the kernel's name for our descriptor serves as the folder's path.
-        """
-        if self.mapped and not (stat.S_ISREG(st.st_mode) or stat.S_ISDIR(st.st_mode)):
-            return self.sidecar(st.st_ino)
-        return b"/proc/self/fd/%d/%s" % (parent.fd, name)
-
-    def sidecar(self, ino: int) -> str:
-        """Return the file that holds the xattrs of a link or special file, which cannot have user xattrs itself."""
-        return f"{self._handles}xattrs/{ino}"
 
     # -- gfid to object --------------------------------------------------------------------------------------------
 
@@ -559,22 +399,3 @@ class PosixHandle:
         else:
             number, text = errno.EINVAL, "an offset past 2^63"
         return FopError(number, f"{self.graph.surroundings.host}:{self.brick}: {req.name} {where}: {text}")
-
-
-def parse_mdata(raw: bytes | None) -> tuple[int, int, int, int, int, int] | None:
-    """Return the times in a trusted.glusterfs.mdata value: ctime, mtime, atime, each as seconds and nanoseconds."""
-    if raw is None or len(raw) != 57 or raw[0] != 1:
-        return None
-    _, _, cs, cn, ms, mn, as_, an = _MDATA.unpack(raw)
-    return cs, cn, ms, mn, as_, an
-
-
-def pack_mdata(times: tuple[int, int, int, int, int, int]) -> bytes:
-    """Return the trusted.glusterfs.mdata value of times (ctime, mtime, atime as seconds and nanoseconds)."""
-    return _MDATA.pack(1, 0, *times)
-
-
-def dir_link(pargfid: bytes, name: bytes) -> bytes:
-    """Return what the handle of directory `name` in `pargfid` points to."""
-    parent = gfid_text(pargfid)
-    return f"../../{parent[:2]}/{parent[2:4]}/{parent}/".encode() + name

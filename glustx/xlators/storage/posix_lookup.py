@@ -22,12 +22,20 @@ from glustx.xdata import (
     LIST_XATTR,
     OPEN_ACTIVE_FD_COUNT,
     OPEN_FD_COUNT,
+    PREOP_PARENT_KEY,
     UNLINKED_LOOKUP,
     Xdata,
     uint,
 )
 from glustx.xlators.storage.posix_attr import PosixAttr
-from glustx.xlators.storage.posix_handle import GFID2PATH, GFID_KEY, VOLUME_ID_KEY, At, Dir, Obj
+from glustx.xlators.storage.posix_object import (
+    GFID2PATH,
+    GFID_KEY,
+    VOLUME_ID_KEY,
+    At,
+    Dir,
+    Obj,
+)
 
 XATTR_PREFIXES = (b"user.", b"trusted.", b"security.", b"system.")
 # What list-xattr leaves out, as in stock.
@@ -47,9 +55,10 @@ class Plan:
         counts: keys that ask for the number of open fds.
         everything: return all xattrs (AFR's list-xattr).
         size: return the size of regular files.
+        gifts: a creation finds xattrs to set on the new object, or a check of the parent to make.
     """
 
-    __slots__ = ("content", "counts", "everything", "keys", "patterns", "size")
+    __slots__ = ("content", "counts", "everything", "gifts", "keys", "patterns", "size")
 
     def __init__(self, xdata: Xdata) -> None:
         named = [k for k in xdata if k.startswith(XATTR_PREFIXES) and k not in (GFID_KEY, VOLUME_ID_KEY)]
@@ -60,6 +69,7 @@ class Plan:
         self.counts = [k for k in (OPEN_FD_COUNT, OPEN_ACTIVE_FD_COUNT) if k in xdata]
         self.everything = LIST_XATTR in xdata
         self.size = GET_SIZE in xdata
+        self.gifts = bool(named) or PREOP_PARENT_KEY in xdata
 
     @property
     def idle(self) -> bool:

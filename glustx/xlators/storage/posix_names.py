@@ -20,7 +20,9 @@ from glustx.inode import O_ACCMODE
 from glustx.values import NULL_GFID, Iatt, gfid_text
 from glustx.xdata import GFID_REQ, MDATA_KEY, PREOP_CHECK_FAILED, PREOP_PARENT_KEY, STR, Xdata, gfuuid
 from glustx.xlators.storage.posix_attr import NS, STAMP_BIRTH, STAMP_NAME
-from glustx.xlators.storage.posix_handle import (
+from glustx.xlators.storage.posix_handle import log
+from glustx.xlators.storage.posix_lookup import Plan, PosixLookup
+from glustx.xlators.storage.posix_object import (
     DIR_FLAGS,
     GFID2PATH,
     GFID_KEY,
@@ -32,10 +34,8 @@ from glustx.xlators.storage.posix_handle import (
     Obj,
     OpenFile,
     dir_link,
-    log,
     pack_mdata,
 )
-from glustx.xlators.storage.posix_lookup import PosixLookup
 
 _ACL_DEFAULT = b"system.posix_acl_default"
 _SETTABLE = (b"trusted.", b"user.", b"security.", b"system.posix_acl_")
@@ -89,7 +89,9 @@ class PosixNames(PosixLookup):
         obj.fds += 1
         req.fd.slots[self._fds] = f
         req.fd.gfid = obj.gfid
-        return CreateReply(xdata=Xdata({GFID_REQ: gfuuid(gfid)}), stat=stat_, preparent=pre, postparent=post)
+        # Stock echoes the gfid that was asked for; mostly nothing else was.
+        echo = req.xdata if len(req.xdata) == 1 else Xdata({GFID_REQ: gfuuid(gfid)})
+        return CreateReply(xdata=echo, stat=stat_, preparent=pre, postparent=post)
 
     def _open_existing(self, req: fops.Create, parent: Dir, flags: int) -> tuple[Obj, Iatt, int]:
         name = req.loc.name
@@ -222,7 +224,11 @@ class PosixNames(PosixLookup):
             pre: the parent.
         """
         place: At = at if isinstance(at, int) else b"/proc/self/fd/%d/%s" % (parent.fd, name)
-        extra = self._extra_xattrs(req, parent)
+        template = req.xdata.template
+        plan: Plan | None = template.plan
+        if plan is None:
+            plan = template.plan = Plan(req.xdata)
+        extra = self._gifts(req, parent) if plan.gifts else []
         uid = req.caller.uid
         gid = pre.gid if pre.mode & stat.S_ISGID else req.caller.gid
         if uid != self.uid or gid != (pre.gid if pre.mode & stat.S_ISGID else self.gid):
@@ -262,7 +268,7 @@ class PosixNames(PosixLookup):
         obj.ctime = st.st_ctime_ns
         return obj, st
 
-    def _extra_xattrs(self, req: Fop, parent: Dir) -> list[tuple[bytes, bytes]]:
+    def _gifts(self, req: Fop, parent: Dir) -> list[tuple[bytes, bytes]]:
         """Return the xattrs that xdata asks for on a new object, after the check of the parent that it may ask for."""
         found: list[tuple[bytes, bytes]] = []
         checked = b""
@@ -284,8 +290,11 @@ class PosixNames(PosixLookup):
         try:
             if is_dir:
                 os.rmdir(name, dir_fd=parent.fd)
-            else:
-                os.unlink(name, dir_fd=parent.fd)
+                return
+            st = os.lstat(name, dir_fd=parent.fd)
+            os.unlink(name, dir_fd=parent.fd)
+            if self.mapped and not stat.S_ISREG(st.st_mode):
+                os.unlink(self.sidecar(st.st_ino))
         except OSError as error:
             log.error("%s: cannot remove half-made %r: %s", self.name, name, error.strerror)
 

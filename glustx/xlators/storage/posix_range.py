@@ -21,7 +21,9 @@ from glustx.values import SEEK_DATA, SEEK_HOLE, STAMP_CTIME
 from glustx.xdata import BUF_HAS_ZEROES, CHECK_ZERO_FILLED, EMPTY, FIPS_RCHECKSUM, Xdata, uint
 from glustx.xlators.storage import posix_zero
 from glustx.xlators.storage.posix_attr import STAMP_DATA
-from glustx.xlators.storage.posix_handle import OpenFile
+from glustx.xlators.storage.posix_object import (
+    OpenFile,
+)
 from glustx.xlators.storage.posix_xattr import PosixXattr
 
 _OFF_MAX = (1 << 63) - 1

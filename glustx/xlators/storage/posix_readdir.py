@@ -20,8 +20,11 @@ from glustx.fops import DirEntry, Done, ReaddirReply
 from glustx.values import ROOT_GFID
 from glustx.xdata import EMPTY
 from glustx.xlators.storage.posix_data import PosixData, _sync
-from glustx.xlators.storage.posix_handle import Dir, OpenFile
 from glustx.xlators.storage.posix_lookup import Plan
+from glustx.xlators.storage.posix_object import (
+    Dir,
+    OpenFile,
+)
 
 _SYS_GETDENTS64 = {
     "x86_64": 217,

@@ -19,7 +19,13 @@ from glustx.runtime import shield
 from glustx.values import gfid_text, new_gfid
 from glustx.xdata import EMPTY, GET_LINK_COUNT, Xdata, uint
 from glustx.xlators.storage.posix_attr import STAMP_NAME
-from glustx.xlators.storage.posix_handle import DIR_FLAGS, Dir, Obj, dir_link, log
+from glustx.xlators.storage.posix_handle import log
+from glustx.xlators.storage.posix_object import (
+    DIR_FLAGS,
+    Dir,
+    Obj,
+    dir_link,
+)
 from glustx.xlators.storage.posix_range import PosixRange
 
 _BIG = 16 << 20

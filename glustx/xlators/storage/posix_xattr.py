@@ -38,7 +38,7 @@ from glustx.xdata import (
     Typed,
     Xdata,
 )
-from glustx.xlators.storage.posix_handle import (
+from glustx.xlators.storage.posix_object import (
     GFID2PATH,
     GFID_KEY,
     USER_PREFIX,
