@@ -11,6 +11,7 @@ from glustx.cli.failures import USAGE, Failure, told
 from glustx.cli.serve import LogFormat, LogLevel, set_up_logs
 from glustx.mgmt.brick import BrickConfig, run_brick
 from glustx.mgmt.state import ServeError
+from glustx.rpc.channel import Address
 
 
 def brick(
@@ -26,14 +27,16 @@ def brick(
     log_format: LogFormat = "text",
 ) -> None:
     """Serve one brick until SIGTERM."""
-    from glustx.gfapi.url import parse_host
-
     with told(ServeError):
         set_up_logs(log_level, log_format)
         if volfile is None and not (server and volfile_id):
             raise Failure("a brick needs --volfile, or --server and --volfile-id", USAGE)
-        try:
-            manager = parse_host(server) if server else None
-        except ValueError as error:
-            raise Failure(f"--server: {error}", USAGE) from None
+        manager = _address(server) if server else None
         run_brick(BrickConfig(volfile, manager, volfile_id, control, supervised), volume)
+
+
+def _address(text: str) -> Address:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise Failure(f"--server {text!r} is not HOST:PORT", USAGE)
+    return Address(host.removeprefix("[").removesuffix("]"), int(port))

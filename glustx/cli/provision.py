@@ -7,7 +7,7 @@ import errno
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -16,7 +16,6 @@ from glustx import logs
 from glustx.cli.failures import FAILED, MISMATCH, NO_SPACE, NOT_CONNECTED, USAGE, Failure, told
 from glustx.cli.interrupts import stoppable
 from glustx.cli.show import SHOWS, progress_on
-from glustx.errors import FopError, GraphError, OptionError
 from glustx.gfapi.url import GlusterURL, is_url, parse_url
 from glustx.options import parse_size
 from glustx.provision import images
@@ -24,7 +23,6 @@ from glustx.provision.images import CreateRequest, Report
 from glustx.provision.progress import Progress
 from glustx.provision.target import NO_SPACE_ERRNOS, Volume, human
 from glustx.provision.zeroing import ALIASES, DEFAULT_CHUNK, METHODS, Limits
-from glustx.volfile import VolfileError
 
 app = typer.Typer(help="Make, zero, inspect and verify VM images on a volume.", no_args_is_help=True)
 
@@ -288,19 +286,16 @@ def _sentence(place: Place, error: OSError, name: str) -> str:
 def _open(place: Place) -> Iterator[Volume]:
     from glustx.gfapi import Volume as Mounted
 
-    volume: Any
     try:
         volume = Mounted(place.source)
-        volume.mount()
-    except (OSError, FopError) as error:
-        text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-        raise Failure(f"{place.name}: cannot connect: {text}", NOT_CONNECTED) from None
-    except (VolfileError, OptionError, GraphError) as error:
-        raise Failure(f"{place.name}: {error}", FAILED) from None
+    except OSError as error:
+        raise Failure(f"{place.name}: cannot connect: {error.strerror or error}", NOT_CONNECTED) from None
+    except ValueError as error:  # also VolfileError, OptionError and GraphError
+        raise Failure(f"{place.name}: {error}") from None
     try:
         yield volume
     finally:
-        volume.unmount()
+        volume.close()
 
 
 def _print_json(answer: msgspec.Struct, place: Place) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from glustx.mgmt.state import ServeError
 from glustx.values import gfid_text
 from glustx.xlators.storage.posix import prepare_brick
-from glustx.xlators.storage.posix_handle import NAMESPACE_KEY, USER_PREFIX, VOLUME_ID_KEY
+from glustx.xlators.storage.posix_object import NAMESPACE_KEY, USER_PREFIX, VOLUME_ID_KEY
 
 
 class Claimed(msgspec.Struct, frozen=True):

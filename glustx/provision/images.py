@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import secrets
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ log = logging.getLogger("glustx.provision")
 
 PREALLOCATIONS = ("off", "falloc", "full")
 _READ_CHUNK = 4 << 20
-_SPECIAL_LINK_ERRORS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_SET_ID = stat.S_ISUID | stat.S_ISGID
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class NoSpace(OSError):
@@ -167,11 +169,12 @@ def create(volume: Volume, path: str, request: CreateRequest, progress: Progress
         _check_space(volume, path, request.size)
     if request.dry_run:
         return meter.report("create", path, request.size, Zeroed(_planned(request)), dry_run=True)
-    with _temporary(volume, path) as (name, file):
+    with _temporary(volume, path, request.mode) as (name, file):
         done = _fill(file, request, progress)
         if request.owner is not None:
             file.chown(*request.owner)
-        file.chmod(request.mode)  # behind chown, which clears set-id bits
+            if request.mode & _SET_ID:
+                file.chmod(request.mode)  # chown takes these bits away
         if request.fsync:
             progress.phase("syncing")
             file.fsync()
@@ -208,14 +211,14 @@ def _check_space(volume: Volume, path: str, size: int, have: int = 0) -> None:
 
 
 @contextlib.contextmanager
-def _temporary(volume: Volume, path: str) -> Iterator[tuple[str, File]]:
+def _temporary(volume: Volume, path: str, mode: int) -> Iterator[tuple[str, File]]:
     """A new file beside `path`, open for reading and writing; closed and removed when the block fails."""
     folder, base = os.path.split(path.rstrip("/"))
     tag = f".glustx-{secrets.token_hex(4)}"
     # The name must fit where the final one does: 255 bytes in every file system.
     short = os.fsdecode(os.fsencode(base)[: 255 - len(tag) - 1])
     name = os.path.join(folder, f".{short}{tag}")
-    file = volume.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    file = volume.using(umask=0).open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)
     try:
         yield name, file
     except BaseException:
@@ -240,7 +243,7 @@ def _give_name(volume: Volume, name: str, path: str, replace: bool) -> None:
     except FileExistsError:
         raise Exists(errno.EEXIST, "EEXIST: somebody else has made the file meanwhile", path) from None
     except OSError as error:
-        if error.errno not in _SPECIAL_LINK_ERRORS:
+        if error.errno not in _NO_LINKS:
             raise
         if volume.lexists(path):
             raise Exists(errno.EEXIST, "EEXIST: somebody else has made the file meanwhile", path) from None
@@ -300,18 +303,18 @@ def info(volume: Volume, path: str) -> Info:
     """Return what is known of an image; OSError when there is none."""
     file: File = volume.open(path, os.O_RDONLY)
     try:
-        stat = file.stat()
+        there = file.stat()
     finally:
         file.close()
     space = volume.statvfs(path)
     return Info(
         path,
-        stat.st_size,
-        stat.st_blocks * 512,
-        f"{stat.st_mode & 0o7777:04o}",
-        stat.st_uid,
-        stat.st_gid,
-        stat.gfid,
+        there.st_size,
+        there.st_blocks * 512,
+        f"{there.st_mode & 0o7777:04o}",
+        there.st_uid,
+        there.st_gid,
+        there.gfid,
         space.free,
         space.total,
         brick_zero_method(volume),

@@ -106,8 +106,8 @@ class Volume(Protocol):
     def open(self, path: str, how: int | str = ..., mode: int = ...) -> Any:
         """Open a file."""
 
-    def exists(self, path: str) -> bool:
-        """Tell whether a path leads to something."""
+    def using(self, *, umask: int | None = ...) -> Volume:
+        """The same with another umask."""
 
     def lexists(self, path: str) -> bool:
         """Tell whether a path names something."""

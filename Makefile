@@ -1,0 +1,35 @@
+# Everything runs from .venv, which is made at first use. PYTHON chooses the interpreter (3.10 or newer).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint long bench clean
+
+demo: $(STAMP)
+	$(BIN)/glustx demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not long" $(PYTEST)
+
+# Minutes to hours: all kill rounds, every file system and program.
+long: $(STAMP)
+	$(BIN)/python -m pytest --timeout=3600 $(PYTEST)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python -m pytest bench --benchmark-only $(PYTEST)
+
+$(STAMP): setup.cfg pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "glustx needs Python 3.10 or newer")'
+	$(PYTHON) -m venv $(VENV) || { echo "python3 -m venv failed: on Debian and Ubuntu, apt-get install python3-venv" >&2; exit 1; }
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test,bench]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
