@@ -3,6 +3,8 @@
 Python raises KeyboardInterrupt between any two bytecodes of the main thread. Inside a turn that would tear a
 translator's state apart, so while the main thread is in one the signal is only noted, and raised when the turn is over.
 Where the program has its own SIGINT handler it is left in place.
+
+A thread is in a turn while its ident is in `inside`; `pending` holds an item while an interrupt waits to be raised.
 """
 
 from __future__ import annotations
@@ -12,30 +14,35 @@ import threading
 from types import FrameType
 from typing import Any
 
+inside: set[int] = set()
+pending: list[int] = []
+
 _users = 0
-_inside: set[int] = set()
-_pending = False
 _main = threading.main_thread().ident
 
 
 def _on_sigint(number: int, frame: FrameType | None) -> None:
-    global _pending
-    if _main in _inside:
-        _pending = True
+    if _main in inside:
+        pending.append(number)
     else:
         signal.default_int_handler(number, frame)
 
 
+def raise_pending() -> None:
+    """Raise the interrupt that came during the turn that this thread has just left."""
+    if pending and threading.get_ident() == _main:
+        pending.clear()
+        raise KeyboardInterrupt
+
+
 class Guard:
-    """Marks the stretches of a thread that must not be interrupted."""
+    """Keeps the handler installed while there are pumps; made and closed in the main thread, else it does nothing."""
 
     def __init__(self) -> None:
-        self._counted = False
-        if threading.get_ident() == _main:
-            self._install()
-
-    def _install(self) -> None:
         global _users
+        self._counted = False
+        if threading.get_ident() != _main:
+            return
         current: Any = signal.getsignal(signal.SIGINT)
         if current is signal.default_int_handler:
             signal.signal(signal.SIGINT, _on_sigint)
@@ -43,24 +50,8 @@ class Guard:
             _users += 1
             self._counted = True
 
-    def inside(self) -> bool:
-        """Tell whether this thread is in such a stretch."""
-        return threading.get_ident() in _inside
-
-    def enter(self) -> None:
-        """Begin one."""
-        _inside.add(threading.get_ident())
-
-    def leave(self) -> None:
-        """End it; a Ctrl-C that came meanwhile is raised now."""
-        global _pending
-        _inside.discard(threading.get_ident())
-        if _pending and threading.get_ident() == _main:
-            _pending = False
-            raise KeyboardInterrupt
-
     def close(self) -> None:
-        """Give the program's own handler back when the last guard goes."""
+        """Give Python's own handler back when the last guard goes."""
         global _users
         if not self._counted:
             return
