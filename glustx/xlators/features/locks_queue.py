@@ -8,6 +8,7 @@ writer; only an owner that holds a lock here may overtake, or it would wait for 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from glustx.runtime import Waiter
 from glustx.values import Flock
@@ -29,17 +30,17 @@ class Hold:
         self.waiter: Waiter[None] | None = None
         self.told: float | None = None
 
-    def overlaps(self, other: Hold) -> bool:
+    def overlaps(self, other: Any) -> bool:
         """Tell whether both are about the same thing, in part at least."""
         raise NotImplementedError
 
-    def same(self, other: Hold) -> bool:
+    def same(self, other: Any) -> bool:
         """Tell whether `other` gives back this lock."""
         raise NotImplementedError
 
     def conflicts(self, other: Hold) -> bool:
         """Tell whether both cannot be held at a time."""
-        return (self.exclusive or other.exclusive) and self.owner != other.owner and self.overlaps(other)
+        return (self.exclusive or other.exclusive) and self.overlaps(other) and self.owner != other.owner
 
 
 class InodeHold(Hold):
@@ -53,15 +54,13 @@ class InodeHold(Hold):
         self.first = first
         self.last = last
 
-    def overlaps(self, other: Hold) -> bool:
+    def overlaps(self, other: Any) -> bool:
         """Compare the ranges."""
-        assert isinstance(other, InodeHold)
-        return self.first <= other.last and self.last >= other.first
+        return bool(self.first <= other.last and self.last >= other.first)
 
-    def same(self, other: Hold) -> bool:
+    def same(self, other: Any) -> bool:
         """Owner and range decide, the type does not."""
-        assert isinstance(other, InodeHold)
-        return self.owner == other.owner and self.first == other.first and self.last == other.last
+        return bool(self.owner == other.owner and self.first == other.first and self.last == other.last)
 
 
 class EntryHold(Hold):
@@ -73,15 +72,13 @@ class EntryHold(Hold):
         super().__init__(owner, exclusive, pid)
         self.name = name
 
-    def overlaps(self, other: Hold) -> bool:
+    def overlaps(self, other: Any) -> bool:
         """Compare the names."""
-        assert isinstance(other, EntryHold)
         return not self.name or not other.name or self.name == other.name
 
-    def same(self, other: Hold) -> bool:
+    def same(self, other: Any) -> bool:
         """Owner and name decide."""
-        assert isinstance(other, EntryHold)
-        return self.owner == other.owner and self.name == other.name
+        return bool(self.owner == other.owner and self.name == other.name)
 
 
 class LockQueue:
@@ -99,6 +96,10 @@ class LockQueue:
     def blockers(self, wanted: Hold) -> list[Hold]:
         """Return the held locks that `wanted` conflicts with."""
         return [hold for hold in self.held if hold.conflicts(wanted)]
+
+    def contended(self, holds: Iterable[Hold]) -> list[Hold]:
+        """Return those of `holds` that somebody here waits for."""
+        return [hold for hold in holds if _any_conflict(self.waiting, hold)]
 
     def must_wait(self, wanted: Hold) -> bool:
         """Tell whether `wanted`, newly arrived, cannot be granted at once."""
@@ -139,4 +140,7 @@ class LockQueue:
 
 
 def _any_conflict(holds: Iterable[Hold], wanted: Hold) -> bool:
-    return any(hold.conflicts(wanted) for hold in holds)
+    for hold in holds:  # noqa: SIM110 - a generator would cost more than what it checks
+        if hold.conflicts(wanted):
+            return True
+    return False

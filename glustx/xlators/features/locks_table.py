@@ -153,11 +153,9 @@ class LockTable:
         for hold in granted:
             if hold.waiter is not None:
                 hold.waiter.set(None)
-        if granted:
-            for waiting in queue.waiting:
-                blockers = queue.blockers(waiting)
-                if blockers:
-                    self._contended(gfid, domain, blockers)
+        contended = queue.contended(granted)
+        if contended:
+            self._contended(gfid, domain, contended)
         if not queue:
             del state.queues[(kind, domain)]
             self._settle(gfid, state)
