@@ -17,6 +17,7 @@ MIB = 1 << 20
 # The smallest that mkfs makes without asking for special options, or less than a second to fill.
 SIZES = {"ext4": 100 * MIB, "ext3": 100 * MIB, "xfs": 300 * MIB, "btrfs": 128 * MIB, "tmpfs": 64 * MIB}
 KINDS = tuple(SIZES)
+EXTENT = MIB // 4
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Disk:
 
     root: Path
     kind: str
+    floor: int | None = None  # what stays free, as f_bfree says, when nothing more can be had
 
     @property
     def block(self) -> int:
@@ -48,24 +50,52 @@ class Disk:
         status = os.fstat(fd)
         return status.st_size, status.st_blocks, free
 
+    def same_usage(self, before: tuple[int, int, int], after: tuple[int, int, int], *, copied: bool = False) -> bool:
+        """Whether two answers of `usage` agree, but for what the file system keeps for itself.
+
+        ext4 may keep one leaf of the file's extent tree. btrfs rewrites the last block of a file before it looks for
+        space past it, and the extent that the block was in stays whole. copied: data was overwritten on btrfs, which
+        keeps the old extents of the parts that were not.
+        """
+        size, blocks, free = (new - old for new, old in zip(after, before, strict=True))
+        if self.kind == "ext4" and blocks * 512 == -free == self.block:
+            return size == 0
+        if self.kind == "btrfs" and not blocks and (copied or free == -self.block):
+            return size == 0
+        return (size, blocks, free) == (0, 0, 0)
+
     def leave(self, free: int) -> None:
-        """Let the ballast take all space, then give `free` bytes of it back (rounded down to blocks)."""
+        """Let the ballast grow or shrink until about `free` bytes can still be had."""
         fd = os.open(self.root / "ballast", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            size = os.fstat(fd).st_size
-            chunk = max(self.free(), self.block)
-            while chunk >= self.block:
-                try:
-                    size += self._take(fd, size, chunk)
-                except OSError as error:
-                    if error.errno != errno.ENOSPC:
-                        raise
-                    os.ftruncate(fd, size)
-                    chunk //= 2
-            os.ftruncate(fd, max(0, size - free // self.block * self.block))
+            if self.floor is None:
+                self._grow(fd, self.free())
+                self.floor = self.free()
+            excess = self.free() - self.floor - free
+            if excess > 0:
+                self._grow(fd, excess)
+            else:
+                # btrfs gives back only whole extents.
+                step = EXTENT if self.kind == "btrfs" else self.block
+                os.ftruncate(fd, max(0, os.fstat(fd).st_size - -excess // step * step))
         finally:
             os.close(fd)
         self.free()
+
+    def _grow(self, fd: int, size: int) -> None:
+        """Let the ballast take `size` bytes, or what is there of them."""
+        end = os.fstat(fd).st_size
+        chunk = EXTENT if self.kind == "btrfs" else size // self.block * self.block
+        target = end + size
+        while chunk >= self.block and end < target:
+            chunk = min(chunk, target - end)
+            try:
+                end += self._take(fd, end, chunk)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                os.ftruncate(fd, end)
+                chunk //= 2
 
     def _take(self, fd: int, size: int, chunk: int) -> int:
         if self.kind == "ext3":

@@ -61,7 +61,7 @@ class Claim:
         self.low = min(_up(offset, self.block), self.end)
         self.high = max(self.end - self.end % self.block, self.low)
         self.began = False  # something may have been allocated
-        self.reserved = False  # all holes have been
+        self.filled = False  # all holes have been, or are being written to
 
     def __enter__(self) -> Claim:
         return self
@@ -84,6 +84,9 @@ class Claim:
                 if extent.logical > at:
                     self.holes.extend((at, min(extent.logical, self.end)))
                 at = max(at, extent.end)
+            if self.end > self.old_size:
+                # EFBIG for what no file can hold, before ENOSPC and before anything is begun.
+                next(linux.fiemap(self.fd, self.end - 1, 1), None)
         except OSError as error:
             if error.errno not in UNSUPPORTED:
                 raise
@@ -132,7 +135,7 @@ class Claim:
             if self.holes[-1] == self.end > self.high:
                 self._allocate(self.high, self.end)
                 self.high = self.end
-        self.reserved = True
+        self.filled = True
 
     def _allocate(self, start: int, end: int) -> None:
         if start < end:
@@ -142,8 +145,6 @@ class Claim:
     def _refuse_hopeless(self) -> None:
         """ENOSPC at once for what cannot fit, where trying would take everybody's space until the undo."""
         if sum(self.holes[1::2]) - sum(self.holes[::2]) > self.free:
-            # A range that the file system could never hold is EFBIG, full or not.
-            self._has_blocks(self.end - 1, self.end)
             raise _error(errno.ENOSPC)
 
     def data(self) -> list[tuple[int, int]]:
@@ -156,36 +157,42 @@ class Claim:
     def clear(self, method: str) -> None:
         """Zero what held data, by ZERO_RANGE or, for method "punch", by a hole that is allocated again."""
         for start, end in self.data():
-            piece = self._piece(end - start)
+            piece = end - start
+            if method == "punch" or self.magic == linux.XFS_MAGIC:
+                # The old blocks go before new ones come, and are lost to whoever is quicker. Twice as much free space
+                # makes that unlikely; where there is next to none, writing is the safe way.
+                vfs = os.fstatvfs(self.fd)
+                piece = min(piece, vfs.f_bavail * vfs.f_frsize // 2 // _SCANT * _SCANT)
             if not piece:
-                for _ in self._write_zeroes([(start, end)]):
-                    pass
+                self._overwrite(start, end)
                 continue
             for at in range(start, end, piece):
-                size = min(piece, end - at)
-                if method == "zero-range":
-                    linux.fallocate(self.fd, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, at, size)
-                else:
-                    linux.fallocate(self.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at, size)
-                    self._allocate(at, at + size)
+                self._clear(method, at, min(at + piece, end))
 
-    def _piece(self, size: int) -> int:
-        """How much of `size` bytes to zero in one call; 0: write over them.
-
-        xfs frees the old blocks before it allocates new ones, so the file loses them when somebody else is quicker.
-        Twice as much free space makes that unlikely; where there is next to none, writing is the safe way.
-        """
-        if self.magic != linux.XFS_MAGIC:
-            return size
-        vfs = os.fstatvfs(self.fd)
-        return min(size, vfs.f_bavail * vfs.f_frsize // 2 // _SCANT * _SCANT)
+    def _clear(self, method: str, start: int, end: int) -> None:
+        if method == "punch":
+            linux.fallocate(self.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, end - start)
+            self._allocate(start, end)
+            return
+        try:
+            linux.fallocate(self.fd, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, start, end - start)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or self.magic != linux.EXT_MAGIC:
+                raise
+            self._overwrite(start, end)  # it lacked a block for its extent tree; the data has its blocks
 
     def grow(self) -> None:
         """Let the file end at the end of the range, unless it ends later."""
         if self.end > self.old_size:
             # Not ftruncate, which would shrink a file that somebody has made longer in the meantime.
             self.began = True
-            linux.fallocate(self.fd, 0, self.end - 1, 1)
+            try:
+                linux.fallocate(self.fd, 0, self.end - 1, 1)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                # xfs sets space aside for every allocation, also for one of blocks that are there.
+                self._overwrite(self.end - 1, self.end)
             self.grown = self.end
 
     def write(self, step: int) -> Iterator[int]:
@@ -197,7 +204,8 @@ class Claim:
             if error.errno not in UNSUPPORTED:
                 raise
             self._refuse_hopeless()
-            self.began, self.low, self.high = True, self.offset, self.end
+            self.began = self.filled = True
+            self.low, self.high = self.offset, self.end
             parts = [*_pairs(self.holes), *self.data()]
         done = told = 0
         for wrote in self._write_zeroes(parts):
@@ -205,6 +213,10 @@ class Claim:
             if done - told >= step:
                 told = done
                 yield done
+
+    def _overwrite(self, start: int, end: int) -> None:
+        for _ in self._write_zeroes([(start, end)]):
+            pass
 
     def _write_zeroes(self, parts: list[tuple[int, int]]) -> Iterator[int]:
         """Yields the bytes of each write."""
@@ -259,7 +271,7 @@ class Claim:
 
     def _taken(self) -> list[tuple[int, int]]:
         """What was a hole and was allocated here, with the whole first and last block where nobody else wrote."""
-        if not self.exact and not self.reserved:
+        if not self.exact and not self.filled:
             return []  # the kernel undoes a fallocate that fails
         low, high, block = self.low, self.high, self.block
         if low == self.offset and self._reads_zero(low - low % block, low):

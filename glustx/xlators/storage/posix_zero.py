@@ -84,13 +84,14 @@ def zerofill_steps(
 ) -> Generator[int, None, None]:
     """`zerofill` in steps, for a caller that wants to do other work between them.
 
-    Methods "zero-range" and "punch" have no step in between; "writes" yields the bytes done so far after every `step`
-    bytes. The undo covers the whole call: an error in a later step, or closing the iterator, gives back what all steps
-    allocated (data that a step has overwritten stays zero). Method "writes" where the file system has no fallocate, as
-    ext3, fills holes and the growth before it overwrites data, so that a full disk is met while the data is whole.
-    Holes inside the old size become holes again only where the file system can punch (ext3 of the ext4 driver can):
-    elsewhere they stay filled with zeroes, the growth is cut off, and on ext2/3/4 a range that cannot fit is refused
-    before anything is written.
+    Methods "zero-range" and "punch" have no step in between; "writes" yields the bytes done so far whenever `step` more
+    (rounded up to whole writes of 1 MiB) are done. The undo covers the whole call: an error in a later step, or closing
+    the iterator, gives back what all steps allocated (data that a step has overwritten stays zero).
+
+    Method "writes" where the file system has no fallocate, as ext3, fills holes and the growth before it overwrites
+    data, so that a full disk is met while the data is whole; a range with more holes than there is free space is
+    refused before anything is written. Holes inside the old size become holes again where the file system can punch, as
+    ext3 can since the ext4 driver serves it. Elsewhere only the growth is given back, and they stay filled with zeroes.
 
     Args:
         fd: a regular file open for writing; O_APPEND, O_DIRECT and O_SYNC are fine.
