@@ -21,6 +21,7 @@ import msgspec
 from glustx import fops
 from glustx.errors import FopError, GraphError, OptionError
 from glustx.graph import Graph, Surroundings
+from glustx.linux import keep_freed_memory
 from glustx.mgmt import control
 from glustx.mgmt.state import ServeError
 from glustx.rpc import dict_v1
@@ -64,6 +65,7 @@ class BrickConfig(msgspec.Struct, frozen=True):
 def run_brick(config: BrickConfig, volume: str = "") -> None:
     """Serve a brick until SIGTERM or SIGINT (or the end of stdin); ServeError when it cannot be brought up."""
     sys.setswitchinterval(_SWITCH_INTERVAL)
+    keep_freed_memory()
     loop = _new_loop()
     try:
         loop.run_until_complete(_Brick(config, volume, loop).run())

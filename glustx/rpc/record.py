@@ -17,6 +17,7 @@ USUAL_SIZE = 1280 << 10  # holds a 1 MiB WRITE record and a few small ones
 RECORD_LIMIT = 1 << 30
 BUDGET = 1 << 30
 MAX_EMPTY_FRAGMENTS = 64
+SPARES = 4
 
 _U32 = struct.Struct(">I")
 
@@ -32,6 +33,17 @@ class Budget:
 _process_budget = Budget()
 
 
+class Buffer:
+    """One piece of memory that bytes are received in; `pins` counts the requests that still read from it."""
+
+    __slots__ = ("buf", "pins", "view")
+
+    def __init__(self, size: int) -> None:
+        self.buf = bytearray(size)
+        self.view = memoryview(self.buf)
+        self.pins = 0
+
+
 class RecordBuffer:
     """The receive buffer of one connection.
 
@@ -40,29 +52,39 @@ class RecordBuffer:
         budget: shared bound on what large records may take.
     """
 
-    __slots__ = ("_budget", "_buf", "_claimed", "_end", "_fragments", "_limit", "_pinned", "_start", "_view", "_whole")
+    __slots__ = ("_budget", "_claimed", "_end", "_fragments", "_limit", "_now", "_spare", "_start", "_whole")
 
     def __init__(self, limit: int = RECORD_LIMIT, budget: Budget | None = None) -> None:
         self._limit = limit
         self._budget = budget or _process_budget
         self._claimed = 0
-        self._buf = bytearray(FIRST_SIZE)
-        self._view = memoryview(self._buf)
+        self._now = Buffer(FIRST_SIZE)
+        self._spare: list[Buffer] = []
         self._start = 0  # where the first record that is not whole yet begins
         self._end = 0  # where the next byte goes
-        self._pinned = False
         self._whole: bytearray | None = None  # a record of several fragments, as far as it has come
         self._fragments = 0
 
-    def pin(self) -> None:
-        """Leave the present buffer to whoever reads from it; the next bytes go to a fresh one."""
-        self._pinned = True
+    def pin(self) -> Buffer:
+        """Keep the present buffer for a request that reads from it beyond this turn; the next bytes go to another.
+
+        Whoever pins gives the buffer back with `unpin` once nothing reads from it any more, or lets it be forgotten.
+        """
+        self._now.pins += 1
+        return self._now
+
+    def unpin(self, buffer: Buffer) -> None:
+        """Give a pinned buffer back to be used again: fresh memory for a large WRITE costs as much as the write."""
+        buffer.pins -= 1
+        if not buffer.pins and buffer is not self._now and len(self._spare) < SPARES:
+            self._spare.append(buffer)
 
     def room(self) -> memoryview:
         """Return where the next bytes should go."""
-        size = len(self._buf)
+        now = self._now
+        size = len(now.buf)
         start, end = self._start, self._end
-        if self._pinned:
+        if now.pins:
             self._move(max(FIRST_SIZE, min(size, USUAL_SIZE)))
         elif start == end:
             self._start = self._end = 0
@@ -71,19 +93,18 @@ class RecordBuffer:
         elif end == size or (start and self._needed() > size - start):
             needed = self._needed()
             if needed <= size and start:
-                tail = self._view[start:end]
-                self._buf[: end - start] = bytes(tail)
+                now.buf[: end - start] = bytes(now.view[start:end])
                 self._start, self._end = 0, end - start
             else:
                 # Beyond the usual size, memory follows the bytes that have arrived, not the announcement.
                 self._move(USUAL_SIZE if needed <= USUAL_SIZE else min(needed, max(2 * USUAL_SIZE, 2 * (end - start))))
-        return self._view[self._end :]
+        return self._now.view[self._end :]
 
     def _needed(self) -> int:
         have = self._end - self._start
         if have < 4:
             return 4
-        (mark,) = _U32.unpack_from(self._buf, self._start)
+        (mark,) = _U32.unpack_from(self._now.buf, self._start)
         return 4 + int(mark & 0x7FFFFFFF)
 
     def _move(self, size: int) -> None:
@@ -91,12 +112,13 @@ class RecordBuffer:
         size = max(size, have + 1)
         extra = max(0, size - USUAL_SIZE)
         self._claim(extra)
-        buf = bytearray(size)
-        buf[:have] = self._view[self._start : self._end]
-        self._buf = buf
-        self._view = memoryview(buf)
+        spare = next((b for b in self._spare if size <= len(b.buf) <= USUAL_SIZE), None)
+        if spare is not None:
+            self._spare.remove(spare)
+        fresh = spare or Buffer(size)
+        fresh.buf[:have] = self._now.view[self._start : self._end]
+        self._now = fresh
         self._start, self._end = 0, have
-        self._pinned = False
 
     def _claim(self, extra: int) -> None:
         if self._budget.used - self._claimed + extra > self._budget.limit:
@@ -109,6 +131,7 @@ class RecordBuffer:
         self._budget.used -= self._claimed
         self._claimed = 0
         self._whole = None
+        self._spare.clear()
 
     def feed(self, nbytes: int, record: Callable[[memoryview, int, int], None]) -> None:
         """Take note of `nbytes` that arrived in `room()` and call `record(view, pos, end)` for each whole record.
@@ -116,7 +139,7 @@ class RecordBuffer:
         Raises XdrError for a record that is too long or in pieces without end.
         """
         self._end += nbytes
-        buf, view = self._buf, self._view
+        buf, view = self._now.buf, self._now.view
         while True:
             start = self._start
             have = self._end - start

@@ -24,7 +24,7 @@ from glustx.rpc.channel import Channel
 from glustx.rpc.codec import FopCodec
 from glustx.rpc.codec_special import FOP400
 from glustx.rpc.connection import CallRefused, Handler, ProcUnavail, RpcConnection
-from glustx.rpc.record import frame
+from glustx.rpc.record import Buffer, frame
 from glustx.rpc.xdr import XdrError
 from glustx.runtime import Run, drive
 from glustx.values import ROOT_LOC, Caller
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("glustx.protocol.server")
 
 _HEAD = struct.Struct(">5I")  # prog, vers, proc, cred flavor, cred length
-_STAMP = struct.Struct(">IIQ")  # v3 credential: flags, ctime nsec, ctime sec
+_V3 = struct.Struct(
+    ">12sIIQ"
+)  # v3 credential: pid, uid and gid; flags, ctime nsec, ctime sec; then groups and lk_owner
 _FOP_PROG, _FOP_VERS = p.FOP_400.number, p.FOP_400.version
 _MAX_CREDS = 1024
 
@@ -117,7 +119,7 @@ class ServerSession(RpcConnection):
         self.served = 0
         self.memo = XdataMemo()
         self.last_channel: Channel | None = None
-        self._callers: dict[bytes, Caller] = {}
+        self._callers: dict[tuple[bytes, bytes], Caller] = {}
         self._lost = False
         self.hot_call = self._fop
         server.sessions.add(self)
@@ -176,18 +178,16 @@ class ServerSession(RpcConnection):
     def _caller(self, view: memoryview, pos: int, flavor: int, size: int) -> tuple[Caller, int, int]:
         """Return the memoised caller, the stamp flags and the ctime (ns) of a credential."""
         if flavor == message.AUTH_GLUSTERFS_V3 and size >= 36:
-            stamp, nsec, sec = _STAMP.unpack_from(view, pos + 12)
-            raw = bytes(view[pos : pos + size])
-            key = raw[:12] + raw[28:]
+            who, stamp, nsec, sec = _V3.unpack_from(view, pos)
+            key = (who, bytes(view[pos + 28 : pos + size]))
             caller = self._callers.get(key)
             if caller is not None:
                 return caller, stamp, sec * 1_000_000_000 + nsec
-            cred = message.decode_cred(flavor, raw, self.client)
+        cred = message.decode_cred(flavor, bytes(view[pos : pos + size]), self.client)
+        if flavor == message.AUTH_GLUSTERFS_V3:  # too short a body has failed to decode already
             if len(self._callers) >= _MAX_CREDS:
                 self._callers.clear()
             self._callers[key] = cred.caller
-            return cred.caller, cred.stamp, cred.ctime
-        cred = message.decode_cred(flavor, bytes(view[pos : pos + size]), self.client)
         return cred.caller, cred.stamp, cred.ctime
 
     def _fop(self, view: memoryview, pos: int, end: int, xid: int) -> bool:
@@ -230,10 +230,9 @@ class ServerSession(RpcConnection):
         return True
 
     def _suspended(self, entry: _Entry, xid: int, req: Fop, co: Any, waiter: Any) -> None:
-        if entry.payload:
-            self.records.pin()
+        buffer = self.records.pin() if entry.payload else None
         box: list[Run] = []
-        run = Run(co, functools.partial(self._run_ended, box, entry, xid, req), waiter)
+        run = Run(co, functools.partial(self._run_ended, box, entry, xid, req, buffer), waiter)
         if run.done:
             return
         box.append(run)
@@ -247,8 +246,18 @@ class ServerSession(RpcConnection):
                 self.pause("outstanding")
 
     def _run_ended(
-        self, box: list[Run], entry: _Entry, xid: int, req: Fop, value: Any, error: BaseException | None
+        self,
+        box: list[Run],
+        entry: _Entry,
+        xid: int,
+        req: Fop,
+        buffer: Buffer | None,
+        value: Any,
+        error: BaseException | None,
     ) -> None:
+        # The system call of a fop that was called off may still be reading: its buffer is left to it.
+        if buffer is not None and not isinstance(error, FopCancelled):
+            self.records.unpin(buffer)
         if box:
             del self.runs[box[0]]
             self.server.graph.leave()
