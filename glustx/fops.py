@@ -43,6 +43,8 @@ EFFECT_NAMES = {
     INTERNAL: "INTERNAL",
 }
 
+O_TRUNC = 0o1000
+
 # Priority classes of io-threads, as stock sorts fops.
 HIGH, NORMAL, LOW = 0, 1, 2
 
@@ -246,7 +248,7 @@ class Fop(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return (loc,) if loc is not None else ()
 
     def effects_now(self) -> int:
-        """The effects of this very request, where a flag decides (OPEN with O_TRUNC)."""
+        """The effects of this very request, a part of `effects`, where a flag decides (OPEN with O_TRUNC)."""
         return self.effects
 
     def transaction(self) -> str | None:
@@ -421,7 +423,7 @@ class Truncate(Fop, frozen=True, gc=False):
     offset: U64
 
 
-@fop(11, 11, OPENS, Done, priority=HIGH, wire="loc flags")
+@fop(11, 11, OPENS | WRITES_DATA, Done, priority=HIGH, wire="loc flags")
 class Open(Fop, frozen=True, gc=False):
     """Open a file; `fd` is the caller's and usable once the reply is there."""
 
@@ -430,8 +432,8 @@ class Open(Fop, frozen=True, gc=False):
     flags: U32 = 0
 
     def effects_now(self) -> int:
-        """O_TRUNC makes it a change of data."""
-        return OPENS | WRITES_DATA if self.flags & 0o1000 else OPENS
+        """Only O_TRUNC makes it a change of data."""
+        return OPENS | WRITES_DATA if self.flags & O_TRUNC else OPENS
 
 
 @fop(12, 12, READS, ReadReply, priority=LOW)
@@ -533,7 +535,7 @@ class Access(Fop, frozen=True, gc=False):
     mask: U32
 
 
-@fop(23, 23, CHANGES_NAMES | OPENS | MAY_GROW, CreateReply, wire="loc.pargfid flags mode umask loc.name")
+@fop(23, 23, CHANGES_NAMES | OPENS | WRITES_DATA | MAY_GROW, CreateReply, wire="loc.pargfid flags mode umask loc.name")
 class Create(Fop, frozen=True, gc=False):
     """Make a regular file (or open it when it exists and O_EXCL is not set) and open it as `fd`; xdata carries
     `gfid-req`."""
@@ -543,6 +545,10 @@ class Create(Fop, frozen=True, gc=False):
     flags: U32
     mode: U32
     umask: U32 = 0
+
+    def effects_now(self) -> int:
+        """O_TRUNC empties a file that is there already."""
+        return self.effects if self.flags & O_TRUNC else self.effects & ~WRITES_DATA
 
 
 @fop(24, 24, WRITES_DATA | MAY_GROW, PrePost, priority=LOW)

@@ -33,7 +33,8 @@ class Fd:
 
     Args:
         gfid: the inode; CREATE fills it in when the storage has answered.
-        flags: Linux open flags.
+        flags: Linux open flags of the opener. Below a translator that changes those of the OPEN (shard and O_APPEND)
+            the OPEN's are what counts: who opens again later keeps them in its own slot.
         anonymous: True for the wire's fd -2, which is opened on demand by whoever needs a descriptor.
         directory: True when opened by OPENDIR.
     """
