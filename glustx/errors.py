@@ -37,6 +37,10 @@ class FopCancelled(BaseException):
     """
 
 
+class FopAbandoned(BaseException):
+    """Thrown into a suspended fop that nobody will resume, when its graph or its driver is torn down."""
+
+
 class OptionError(ValueError):
     """An option that does not exist or whose value does not fit.
 

@@ -19,10 +19,13 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
-from glustx.errors import FopCancelled
+from glustx.errors import FopAbandoned, FopCancelled
 
 T = TypeVar("T")
 Finish = Callable[[Any, "BaseException | None"], None]
+
+
+_STUBBORN = 1000  # waits that one coroutine may begin while it is being closed
 
 
 class _Turn(threading.local):
@@ -181,12 +184,19 @@ class Run:
     def close(self) -> None:
         """Drop the coroutine without letting it wait again: for teardown, when nobody will ever resume it.
 
-        Its `finally` blocks run; `finish` is not called.
+        Its `finally` blocks run: FopAbandoned is thrown where it waits, and again at each place where such a block
+        would wait. (A plain `close` of a coroutine dies of the first of them.) `finish` is not called.
         """
-        if not self.done:
-            self.done = True
-            self._waiter._wake = None
-            self._co.close()
+        if self.done:
+            return
+        self.done = True
+        self._waiter._wake = None
+        for _ in range(_STUBBORN):
+            try:
+                self._co.throw(FopAbandoned())
+            except (FopAbandoned, StopIteration):
+                return
+        raise RuntimeError("a coroutine that is being closed goes on waiting")
 
 
 def drive(co: Coroutine[Any, Any, Any], finish: Finish) -> Run | None:
@@ -243,7 +253,7 @@ async def shield(co: Coroutine[Any, Any, T]) -> T:
     while not inner.done:
         try:
             await inner
-        except GeneratorExit:
+        except (GeneratorExit, FopAbandoned):
             if run is not None:
                 run.close()
             raise
@@ -319,7 +329,7 @@ async def fan_out(cos: Iterable[Coroutine[Any, Any, T]]) -> list[Outcome[T]]:
         try:
             await done
             break
-        except GeneratorExit:
+        except (GeneratorExit, FopAbandoned):
             for run in runs:
                 if run is not None:
                     run.close()
