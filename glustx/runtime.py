@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from glustx.errors import FopAbandoned, FopCancelled
@@ -294,54 +295,140 @@ class Outcome(Generic[T]):
         return self.value  # type: ignore[return-value]
 
 
-async def fan_out(cos: Iterable[Coroutine[Any, Any, T]]) -> list[Outcome[T]]:
+async def fan_out(
+    cos: Iterable[Coroutine[Any, Any, T]],
+    *,
+    limit: int = 0,
+    outcomes: list[Outcome[T]] | None = None,
+) -> list[Outcome[T]]:
     """Start all coroutines, wait until each has ended, and return their outcomes in order.
 
     Cancelling the caller cancels those still under way and waits for them to undo what they began.
+
+    Args:
+        cos: the coroutines; with a `limit`, a generator keeps those that are not started yet from being made.
+        limit: how many may be under way at one time; 0 means all.
+        outcomes: list to put the outcomes in, for a caller that must know who did what although it was cancelled (an
+            outcome's error is FopCancelled then; one that never started is missing).
     """
-    outcomes: list[Outcome[T]] = []
-    runs: list[Run | None] = []
-    left = 0
-    done: Waiter[None] = Waiter()
-
-    def finisher(outcome: Outcome[T]) -> Finish:
-        def finish(value: Any, error: BaseException | None) -> None:
-            nonlocal left
-            outcome.value = value
-            outcome.error = error
-            left -= 1
-            if left == 0:
-                done.set(None)
-
-        return finish
-
-    todo = list(cos)
-    left = len(todo) + 1  # one for this loop, so that children which never suspend cannot end the wait early
-    for co in todo:
-        outcome: Outcome[T] = Outcome()
-        outcomes.append(outcome)
-        runs.append(drive(co, finisher(outcome)))
-    left -= 1
-    if left == 0:
-        return outcomes
+    into: list[Outcome[T]] = [] if outcomes is None else outcomes
+    fan = _Fan(iter(cos), limit, into)
+    fan.more()
     stop: FopCancelled | None = None
-    while True:
+    while fan.runs or not fan.exhausted:
+        fan.done = Waiter()
         try:
-            await done
-            break
+            await fan.done
         except (GeneratorExit, FopAbandoned):
-            for run in runs:
-                if run is not None:
-                    run.close()
+            fan.close()
             raise
         except FopCancelled as error:
             stop = error
-            for run in runs:
-                if run is not None:
-                    run.cancel()
+            fan.exhausted = True
+            for run in list(fan.runs.values()):
+                run.cancel()
     if stop is not None:
         raise stop
-    return outcomes
+    return into
+
+
+class _Fan:
+    """The coroutines of one `fan_out`: those under way, by their outcome, and those to come."""
+
+    __slots__ = ("cos", "done", "exhausted", "limit", "outcomes", "runs", "starting")
+
+    def __init__(self, cos: Iterator[Coroutine[Any, Any, Any]], limit: int, outcomes: list[Outcome[Any]]) -> None:
+        self.cos = cos
+        self.limit = limit
+        self.outcomes = outcomes
+        self.runs: dict[Outcome[Any], Run] = {}
+        self.exhausted = False
+        self.starting = False
+        self.done: Waiter[None] | None = None
+
+    def more(self) -> None:
+        """Start as many as may be under way."""
+        if self.starting or (self.limit and len(self.runs) >= self.limit):
+            return
+        self.starting = True
+        for co in self.cos:
+            outcome: Outcome[Any] = Outcome()
+            self.outcomes.append(outcome)
+            try:
+                waiter = co.send(None)
+            except StopIteration as stop:
+                outcome.value = stop.value
+            except BaseException as error:
+                outcome.error = error
+            else:
+                run = Run(co, self._finisher(outcome), waiter)
+                if not run.done:
+                    self.runs[outcome] = run
+                    if len(self.runs) == self.limit:
+                        break
+        else:
+            self.exhausted = True
+        self.starting = False
+
+    def _finisher(self, outcome: Outcome[Any]) -> Finish:
+        def finish(value: Any, error: BaseException | None) -> None:
+            outcome.value = value
+            outcome.error = error
+            if self.runs.pop(outcome, None) is not None:
+                if not self.exhausted:
+                    self.more()
+                if not self.runs and self.done is not None:
+                    self.done.set(None)
+
+        return finish
+
+    def close(self) -> None:
+        self.exhausted = True
+        for run in self.runs.values():
+            run.close()
+
+
+class Tasks:
+    """Work of a translator that no fop waits for: heals, refreshes, delayed unlocks.
+
+    Args:
+        log: where an error of such work is told; nobody else would hear of it.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._runs: set[Run] = set()
+        self._idle: Waiter[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def start(self, co: Coroutine[Any, Any, Any]) -> None:
+        """Start work; it goes on until it ends or `stop` is called. Enters a turn by itself."""
+        turn(self._start, co)
+
+    def _start(self, co: Coroutine[Any, Any, Any]) -> None:
+        runs: list[Run] = []
+
+        def finish(_: Any, error: BaseException | None) -> None:
+            if error is not None and not isinstance(error, FopCancelled):
+                self._log.error("background work failed: %s", error, exc_info=error)
+            self._runs.difference_update(runs)
+            if not self._runs and self._idle is not None:
+                self._idle.set(None)
+
+        run = drive(co, finish)
+        if run is not None and not run.done:
+            runs.append(run)
+            self._runs.add(run)
+
+    async def stop(self) -> None:
+        """Cancel all work and wait until it has ended."""
+        for run in list(self._runs):
+            run.cancel()
+        if self._runs:
+            self._idle = Waiter()
+            await self._idle
 
 
 class Lock:
