@@ -11,7 +11,7 @@ Field types carry the wire type as an annotation. A `Loc` travels as the gfid al
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
@@ -30,7 +30,8 @@ LOCKS = 32  # takes, tests or gives back a lock; may wait for another client
 SYNCS = 64  # makes earlier changes durable
 OPENS = 128  # opens or closes an fd
 INTERNAL = 256  # between translators or with the transport, not a file operation
-ALL_EFFECTS = 511
+SPLITS = 512  # acts on one byte range of one open file and may be done in pieces (`Fop.piece`, `Reply.join`)
+ALL_EFFECTS = 1023
 EFFECT_NAMES = {
     READS: "READS",
     WRITES_DATA: "WRITES_DATA",
@@ -41,6 +42,7 @@ EFFECT_NAMES = {
     SYNCS: "SYNCS",
     OPENS: "OPENS",
     INTERNAL: "INTERNAL",
+    SPLITS: "SPLITS",
 }
 
 O_TRUNC = 0o1000
@@ -64,6 +66,14 @@ class Reply(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     xdata: Xdata = EMPTY
 
+    @classmethod
+    def join(cls, replies: Sequence[Any]) -> Any:
+        """Return the answer of a fop from those of its pieces, in the order of their ranges; all have succeeded.
+
+        The attributes are the first piece's before and the last one's after: whoever split the fop knows better.
+        """
+        raise TypeError(f"{cls.__name__} has no rule for joining")
+
 
 class Done(Reply, frozen=True, gc=False):
     """Success and nothing more."""
@@ -80,6 +90,11 @@ class PrePost(Reply, frozen=True, gc=False):
 
     pre: Iatt
     post: Iatt
+
+    @classmethod
+    def join(cls, replies: Sequence[Any]) -> Any:
+        """Before the first piece and after the last one."""
+        return cls(pre=replies[0].pre, post=replies[-1].post)
 
 
 class EntryReply(Reply, frozen=True, gc=False):
@@ -129,6 +144,11 @@ class ReadReply(Reply, frozen=True, gc=False):
     stat: Iatt
     eof: bool = False
 
+    @classmethod
+    def join(cls, replies: Sequence[Any]) -> Any:
+        """All bytes in order; pieces that may be short must have been filled up."""
+        return cls(data=b"".join(reply.data for reply in replies), stat=replies[-1].stat, eof=replies[-1].eof)
+
 
 class WriteReply(Reply, frozen=True, gc=False):
     """How many bytes were written, and the attributes around the write."""
@@ -136,6 +156,11 @@ class WriteReply(Reply, frozen=True, gc=False):
     count: Annotated[int, "op_ret"]
     pre: Iatt
     post: Iatt
+
+    @classmethod
+    def join(cls, replies: Sequence[Any]) -> Any:
+        """The sum of what was written."""
+        return cls(count=sum(reply.count for reply in replies), pre=replies[0].pre, post=replies[-1].post)
 
 
 class CopyReply(Reply, frozen=True, gc=False):
@@ -217,6 +242,9 @@ class ActiveLksReply(Reply, frozen=True, gc=False):
     locks: tuple[ActiveLock, ...]
 
 
+F2 = TypeVar("F2", bound="Fop")
+
+
 class Fop(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Base of all requests: the context that every fop carries behind its own fields.
 
@@ -243,9 +271,34 @@ class Fop(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return None
 
     def targets(self) -> tuple[Loc, ...]:
-        """The places by which the fop addresses inodes and names."""
-        loc = getattr(self, "loc", None)
-        return (loc,) if loc is not None else ()
+        """The places by which the fop addresses inodes and names; an open file is one by its gfid."""
+        subject = self.subject()
+        if subject is None:
+            return ()
+        return (Loc(gfid=subject.gfid),) if isinstance(subject, Fd) else (subject,)
+
+    def subject(self) -> Loc | Fd | None:
+        """The loc or the open fd of the inode that the fop reads or changes; of two inodes the one it changes."""
+        loc: Loc | None = getattr(self, "loc", None)
+        if loc is not None:
+            return loc
+        fd: Fd | None = getattr(self, "fd", None)
+        return fd
+
+    def names(self) -> tuple[Loc, ...]:
+        """The directory entries that the fop adds, removes or moves, each as (pargfid, name)."""
+        return tuple(loc for loc in self.targets() if loc.name) if self.effects & CHANGES_NAMES else ()
+
+    def piece(self, start: int, size: int, fd: Fd, offset: int) -> Fop:
+        """Return the part of a SPLITS fop on [start, start + size) of its range, to be done at `offset` of `fd`."""
+        return msgspec.structs.replace(self, fd=fd, offset=offset, size=size)
+
+    def also(self, cls: type[F2], *args: Any, **fields: Any) -> F2:
+        """Return another fop in the context of this one: same caller, ctime, stamp and deadline unless given."""
+        return cls(
+            *args,
+            **{"caller": self.caller, "ctime": self.ctime, "stamp": self.stamp, "deadline": self.deadline, **fields},
+        )
 
     def effects_now(self) -> int:
         """The effects of this very request, a part of `effects`, where a flag decides (OPEN with O_TRUNC)."""
@@ -265,6 +318,27 @@ class Fop(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 FOPS: dict[str, type[Fop]] = {}
 F = TypeVar("F", bound=type[Fop])
+R = TypeVar("R", bound=Reply)
+
+
+def map_iatts(reply: R, change: Callable[[Iatt], Iatt]) -> R:
+    """Return a reply with `change` applied to every iatt in it: stat, pre, post, those of parents, of entries.
+
+    `change` tells a file from its parent by mode and gfid. A reply in which nothing changes is returned as it is.
+    """
+    changes: dict[str, Any] = {}
+    for field in reply.__struct_fields__:
+        old = getattr(reply, field)
+        if type(old) is Iatt:
+            new = change(old)
+            if new is not old:
+                changes[field] = new
+    if isinstance(reply, ReaddirReply):
+        changes["entries"] = tuple(
+            msgspec.structs.replace(entry, stat=change(entry.stat)) if entry.stat is not None else entry
+            for entry in reply.entries
+        )
+    return msgspec.structs.replace(reply, **changes) if changes else reply
 
 
 def fop(
@@ -402,6 +476,10 @@ class Rename(Fop, frozen=True, gc=False):
         """The old place and the new one."""
         return self.oldloc, self.newloc
 
+    def subject(self) -> Loc | Fd | None:
+        """The inode that moves."""
+        return self.oldloc
+
 
 @fop(9, 9, CHANGES_NAMES, EntryReply, wire="oldloc.gfid newloc.pargfid newloc.name")
 class Link(Fop, frozen=True, gc=False):
@@ -413,6 +491,14 @@ class Link(Fop, frozen=True, gc=False):
     def targets(self) -> tuple[Loc, ...]:
         """The inode and its new name."""
         return self.oldloc, self.newloc
+
+    def subject(self) -> Loc | Fd | None:
+        """The inode."""
+        return self.oldloc
+
+    def names(self) -> tuple[Loc, ...]:
+        """The new name; the old one stays."""
+        return (self.newloc,)
 
 
 @fop(10, 10, WRITES_DATA | MAY_GROW, PrePost, priority=LOW)
@@ -436,7 +522,7 @@ class Open(Fop, frozen=True, gc=False):
         return OPENS | WRITES_DATA if self.flags & O_TRUNC else OPENS
 
 
-@fop(12, 12, READS, ReadReply, priority=LOW)
+@fop(12, 12, READS | SPLITS, ReadReply, priority=LOW)
 class Read(Fop, frozen=True, gc=False):
     """Read at most `size` bytes at `offset`."""
 
@@ -450,7 +536,7 @@ class Read(Fop, frozen=True, gc=False):
         return self.offset, self.size
 
 
-@fop(13, 13, WRITES_DATA | MAY_GROW, WriteReply, priority=LOW, wire="fd offset data flags")
+@fop(13, 13, WRITES_DATA | MAY_GROW | SPLITS, WriteReply, priority=LOW, wire="fd offset data flags")
 class Write(Fop, frozen=True, gc=False):
     """Write `data` at `offset`. `data` may be a view of a receive buffer: it is valid until the fop has ended."""
 
@@ -462,6 +548,11 @@ class Write(Fop, frozen=True, gc=False):
     def range(self) -> tuple[int, int] | None:
         """The byte range (offset, length of the data)."""
         return self.offset, len(self.data)
+
+    def piece(self, start: int, size: int, fd: Fd, offset: int) -> Fop:
+        """A view of the data, not a copy."""
+        first = start - self.offset
+        return msgspec.structs.replace(self, fd=fd, offset=offset, data=memoryview(self.data)[first : first + size])
 
 
 @fop(14, 14, READS, StatfsReply, priority=HIGH)
@@ -736,19 +827,19 @@ class Fremovexattr(Fop, frozen=True, gc=False):
     key: Name
 
 
-@fop(44, 46, MAY_GROW, PrePost, priority=LOW, wire="fd keep_size offset size")
+@fop(44, 46, MAY_GROW | SPLITS, PrePost, priority=LOW, wire="fd keep_size offset size")
 class Fallocate(RangeFop, frozen=True, gc=False):
     """Allocate space for [offset, offset + size); `keep_size` 1 leaves the size alone."""
 
     keep_size: U32 = 0
 
 
-@fop(45, 47, WRITES_DATA, PrePost, priority=LOW)
+@fop(45, 47, WRITES_DATA | SPLITS, PrePost, priority=LOW)
 class Discard(RangeFop, frozen=True, gc=False):
     """Give the space of [offset, offset + size) back; it reads as zeroes, the size stays."""
 
 
-@fop(46, 48, WRITES_DATA | MAY_GROW, PrePost, priority=LOW)
+@fop(46, 48, WRITES_DATA | MAY_GROW | SPLITS, PrePost, priority=LOW)
 class Zerofill(RangeFop, frozen=True, gc=False):
     """Make [offset, offset + size) read as zeroes without sending the zeroes; the file grows to hold it."""
 
@@ -855,3 +946,7 @@ class CopyFileRange(Fop, frozen=True, gc=False):
     def targets(self) -> tuple[Loc, ...]:
         """Source and destination, by gfid."""
         return Loc(gfid=self.fd_in.gfid), Loc(gfid=self.fd_out.gfid)
+
+    def subject(self) -> Loc | Fd | None:
+        """The destination."""
+        return self.fd_out
