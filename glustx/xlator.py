@@ -47,7 +47,10 @@ class Event(enum.Enum):
 
 
 def handles(effects: int) -> Callable[[M], M]:
-    """Mark a method as the answer to every fop that has one of `effects` and no method of its own name."""
+    """Mark a method as the answer to every fop that has one of `effects` and no method of its own name.
+
+    Where two such methods of a class claim a fop, the one whose effects are a part of the other's answers it.
+    """
 
     def mark(method: M) -> M:
         method.__handles__ = effects  # type: ignore[attr-defined]
@@ -223,6 +226,10 @@ def _answers_of(cls: type[Xlator]) -> dict[str, tuple[str, str]]:
         if fop in answers:
             continue
         claims = [name for name, effects in marked.items() if declared.effects & effects]
+        # Of two methods that claim a fop the narrower one answers it, when its effects are all among the other's.
+        narrow = [name for name in claims if all(marked[name] & ~marked[other] == 0 for other in claims)]
+        if len(narrow) == 1:
+            claims = narrow
         if len(claims) > 1:
             raise TypeError(f"{cls.__qualname__}: {' and '.join(sorted(claims))} both claim {fop}")
         if claims:
