@@ -7,7 +7,8 @@ own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -86,7 +87,12 @@ class InodeTable:
         inode = self._old.pop(gfid, None) or Inode(gfid)
         self._young[gfid] = inode
         if len(self._young) > self._half:
-            held = {g: i for g, i in self._old.items() if i.holds}
+            held: dict[bytes, Inode] = {}
+            for old_gfid, old in self._old.items():
+                if old.holds:
+                    held[old_gfid] = old
+                elif old.slots:
+                    _forgotten(old)
             held.update(self._young)
             self._old, self._young = held, {}
         return inode
@@ -113,6 +119,24 @@ class InodeTable:
         if inode is not None and not inode.holds:
             self._young.pop(gfid, None)
             self._old.pop(gfid, None)
+            _forgotten(inode)
+
+    @contextmanager
+    def held(self, gfid: bytes) -> Iterator[Inode]:
+        """Hold the inode within a `with`: what hangs on it (a lock, a count) is the same one until its end."""
+        inode = self.hold(gfid)
+        try:
+            yield inode
+        finally:
+            self.drop(inode)
+
+
+def _forgotten(inode: Inode) -> None:
+    for slot, value in inode.slots.items():
+        forgotten = getattr(slot, "forgotten", None)
+        if forgotten is not None:
+            forgotten(value)
+    inode.slots = {}
 
 
 class _Slot(Generic[T]):
@@ -134,7 +158,15 @@ class _Slot(Generic[T]):
 
 
 class PerInode(_Slot[T]):
-    """A slot in every inode."""
+    """A slot in every inode.
+
+    Args:
+        forgotten: called with what is kept when the table forgets the inode, to give back what it took. It must not
+            use the table.
+    """
+
+    def __init__(self, forgotten: Callable[[T], None] | None = None) -> None:
+        self.forgotten = forgotten
 
 
 class PerFd(_Slot[T]):
