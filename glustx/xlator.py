@@ -12,7 +12,7 @@ import enum
 import errno
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from glustx import fops
@@ -161,7 +161,10 @@ class Xlator:
     # -- events ----------------------------------------------------------------------------------------------------
 
     def notify(self, event: Event, source: Xlator | None = None, data: Any = None) -> None:
-        """Hear of an event; by default pass it on in its direction.
+        """Hear of an event; by default pass it on in its direction, and without children answer PARENT_UP by CHILD_UP.
+
+        A translator with several children overrides this for CHILD_UP and CHILD_DOWN: `source` says whose state it is,
+        each may be told more than once, before PARENT_UP or after.
 
         Args:
             source: the child or parent that passed it on, None where it arose.
@@ -170,6 +173,8 @@ class Xlator:
         if event.goes_down:
             for child in self.subvolumes:
                 child.notify(event, self, data)
+            if event is Event.PARENT_UP and not self.subvolumes:
+                self.tell_parents(Event.CHILD_UP)
         else:
             self.tell_parents(event, data)
 
@@ -189,24 +194,33 @@ class Xlator:
     def limits(self) -> dict[str, Any]:
         """Return capabilities and limits as seen from above; a parent merges its children's.
 
-        Keys: `zero_method`, `block_size`, `max_zerofill` where known.
+        Keys: `zero_method`, `block_size`, `max_zerofill` where known; what one child does not know is not known.
         """
-        merged: dict[str, Any] = {}
-        for child in self.subvolumes:
-            for key, value in child.limits().items():
-                if key not in merged:
-                    merged[key] = value
-                elif isinstance(value, int) and isinstance(merged[key], int):
-                    merged[key] = max(merged[key], value) if key == "block_size" else min(merged[key], value)
-                elif merged[key] != value:
-                    merged[key] = "mixed"
-        return merged
+        return merge_limits([child.limits() for child in self.subvolumes])
 
     @classmethod
     def how(cls, fop: str) -> str:
         """Tell how this class treats a fop: "own", "by effect" or "pass"."""
         answer = cls._answers.get(fop)
         return answer[1] if answer else "pass"
+
+
+def merge_limits(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the limits that hold whichever of several parts a file lies on.
+
+    The greatest block size, the least of all other numbers, "mixed" where texts differ; nothing for a key that one of
+    them lacks.
+    """
+    merged: dict[str, Any] = {}
+    for key in parts[0] if parts else ():
+        values = [part[key] for part in parts if key in part]
+        if len(values) < len(parts):
+            continue
+        if all(isinstance(value, int) for value in values):
+            merged[key] = max(values) if key == "block_size" else min(values)
+        else:
+            merged[key] = values[0] if all(value == values[0] for value in values) else "mixed"
+    return merged
 
 
 def _answers_of(cls: type[Xlator]) -> dict[str, tuple[str, str]]:
