@@ -21,7 +21,7 @@ import glustx.xlators
 from glustx.errors import GraphError, OptionError
 from glustx.inode import InodeTable
 from glustx.options import OptionSet
-from glustx.runtime import Reactor, Waiter
+from glustx.runtime import Reactor, Waiter, fan_out
 from glustx.volfile import Volfile
 from glustx.volfile import parse as parse_volfile
 from glustx.workers import Workers, shared
@@ -39,9 +39,6 @@ def find_type(type_name: str) -> type[Xlator]:
     Module `xlators/performance/io_threads.py` is type `performance/io-threads`; there is no registry. Raises
     GraphError for a type that is refused (with the reason) or unknown (with the nearest known one).
     """
-    reason = REFUSED.get(type_name)
-    if reason:
-        raise GraphError(f"type {type_name} is refused: {reason}")
     if _TYPE.fullmatch(type_name):
         module_name = f"glustx.xlators.{type_name.replace('/', '.').replace('-', '_')}"
         if importlib.util.find_spec(module_name.rsplit(".", 1)[0]) and importlib.util.find_spec(module_name):
@@ -50,6 +47,9 @@ def find_type(type_name: str) -> type[Xlator]:
                 if inspect.isclass(value) and issubclass(value, Xlator) and value.type_name == type_name:
                     if value.__module__ == module_name:
                         return value
+    reason = REFUSED.get(type_name)
+    if reason:
+        raise GraphError(f"type {type_name} is refused: {reason}")
     if type_name in STAND_INS:
         return StandIn
     near = difflib.get_close_matches(type_name, sorted({*known_types(), *STAND_INS}), n=1)
@@ -135,6 +135,7 @@ class Graph:
         *,
         source: str = "<volfile>",
         strict: bool = True,
+        types: Mapping[str, type[Xlator]] | None = None,
     ) -> Graph:
         """Build a graph from a volfile's text; nothing is opened yet.
 
@@ -142,17 +143,25 @@ class Graph:
             text: the volfile.
             source: file name or address it came from, for messages.
             strict: True for a local file (unknown options are errors), False for text from a peer.
+            types: translator classes by type that have no module under glustx/xlators, such as a test's own.
 
         Raises VolfileError, OptionError, GraphError.
         """
-        return cls.build(parse_volfile(text, source, strict=strict), surroundings, strict=strict)
+        return cls.build(parse_volfile(text, source, strict=strict), surroundings, strict=strict, types=types)
 
     @classmethod
-    def build(cls, spec: Volfile, surroundings: Surroundings, *, strict: bool = True) -> Graph:
+    def build(
+        cls,
+        spec: Volfile,
+        surroundings: Surroundings,
+        *,
+        strict: bool = True,
+        types: Mapping[str, type[Xlator]] | None = None,
+    ) -> Graph:
         """Build a graph from a parsed volfile."""
         graph = cls(spec, surroundings)
         for volume in spec.volumes:
-            kind = find_type(volume.type)
+            kind = (types or {}).get(volume.type) or find_type(volume.type)
             options = graph._options(kind, volume.name, volume.options, strict)
             children = [graph.xlators[name] for name in volume.subvolumes]
             least, most = kind.subvolume_count
@@ -190,17 +199,33 @@ class Graph:
     # -- life ------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Bring all translators up, children first; on failure those already up are stopped again."""
+        """Bring all translators up, children first and those of one height side by side; on failure those already up
+        are stopped again."""
         for note in self.notes:
             log.info("%s", note)
         try:
-            for xlator in self.xlators.values():
-                await xlator.start()
-                self.started.append(xlator)
+            for level in self._levels():
+                for outcome in await fan_out([self._start(xlator) for xlator in level]):
+                    outcome.get()
         except BaseException:
             await self.stop()
             raise
         self.root.notify(Event.PARENT_UP)
+
+    async def _start(self, xlator: Xlator) -> None:
+        await xlator.start()
+        self.started.append(xlator)
+
+    def _levels(self) -> list[list[Xlator]]:
+        # Those of a level have all their children below it, so ten bricks that are away cost one time-out, not ten.
+        heights: dict[Xlator, int] = {}
+        levels: list[list[Xlator]] = []
+        for xlator in self.xlators.values():
+            height = heights[xlator] = 1 + max((heights[child] for child in xlator.subvolumes), default=-1)
+            if height == len(levels):
+                levels.append([])
+            levels[height].append(xlator)
+        return levels
 
     async def stop(self) -> None:
         """Take all translators down, parents first; each is stopped even when another fails."""
