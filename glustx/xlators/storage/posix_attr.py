@@ -50,6 +50,8 @@ NS = 1_000_000_000
 class PosixAttr(PosixHandle):
     """Iatts and times, and the fops that read or set them."""
 
+    _times_lost = False
+
     # -- iatts -----------------------------------------------------------------------------------------------------
 
     def iatt(self, obj: Obj, st: os.stat_result) -> Iatt:
@@ -138,8 +140,11 @@ class PosixAttr(PosixHandle):
         try:
             self.xset(at, MDATA_KEY, raw)
         except OSError as error:
-            log.warning("%s: cannot store the times of %s: %s", self.name, obj.gfid.hex(), error.strerror)
+            if not self._times_lost:
+                log.warning("%s: cannot store the times of %s: %s", self.name, obj.gfid.hex(), error.strerror)
+            self._times_lost = True
             return
+        self._times_lost = False
         obj.times = times
         obj.xattrs[MDATA_KEY] = raw
         obj.plan = None
