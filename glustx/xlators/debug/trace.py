@@ -88,8 +88,12 @@ def _fields(struct: Fop | Reply) -> str:
             continue
         if name in ("ctime", "stamp", "deadline") and not value:
             continue
-        octal = isinstance(value, int) and not isinstance(value, bool) and name in ("mode", "umask")
-        words.append(f"{name}={value:#o}" if octal else f"{name}={show(value)}")
+        if name == "data":
+            words.append(f"data=<{len(value)} bytes>")
+        elif name in ("mode", "umask"):
+            words.append(f"{name}={value:#o}")
+        else:
+            words.append(f"{name}={show(value)}")
     return ", ".join(words)
 
 
@@ -114,8 +118,6 @@ def show(value: object) -> str:
         return value.name.decode("utf-8", "backslashreplace")
     if isinstance(value, tuple):
         return "[" + ", ".join(show(item) for item in value) + "]"
-    if isinstance(value, bytes) and len(value) <= 256:
+    if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return f"<{len(value)} bytes>"
     return str(value)
