@@ -347,10 +347,11 @@ class XdataMemo:
         largest: raw bytes above which a dictionary is decoded but not kept.
     """
 
-    __slots__ = ("_known", "_largest", "_limit")
+    __slots__ = ("_known", "_largest", "_limit", "_templates")
 
     def __init__(self, limit: int = 256, largest: int = 1024) -> None:
         self._known: dict[bytes, Xdata] = {NULL_RAW: EMPTY}
+        self._templates: dict[bytes, Xdata] = {}  # by the raw bytes without those of the gfid-req
         self._limit = limit
         self._largest = largest
 
@@ -363,17 +364,19 @@ class XdataMemo:
         cut = mark + len(_GFID_REQ_MARK)
         if mark >= 0:
             key = raw[:cut] + raw[cut + 16 :]
-            template = self._known.get(key)
+            template = self._templates.get(key)
             if template is not None and len(raw) >= cut + 16:
                 return Xdata._share(template, raw[cut : cut + 16])
-        else:
-            key = raw
         xdata, stop, req_at = _decode(raw, 0, len(raw))
         if stop < len(raw):
             raise XdataError(f"{len(raw) - stop} bytes after the dict")
-        # A mark inside some other value must not pass for the key itself.
-        if (mark < 0 or req_at == cut) and len(raw) <= self._largest:
-            if len(self._known) >= self._limit:
-                self._known = {NULL_RAW: EMPTY}
-            self._known[key] = xdata
+        if len(raw) > self._largest:
+            return xdata
+        if len(self._known) + len(self._templates) >= self._limit:
+            self._known = {NULL_RAW: EMPTY}
+            self._templates = {}
+        if mark < 0:
+            self._known[raw] = xdata
+        elif req_at == cut:  # a mark inside some other value must not pass for the key itself
+            self._templates[key] = xdata
         return xdata

@@ -69,10 +69,11 @@ def read_opaque(buf: Any, pos: int, end: int, limit: int = MAX_NAME) -> tuple[by
     if pos + 4 > end:
         raise XdrError("record cut short in a string's length")
     (size,) = _U32.unpack_from(buf, pos)
-    stop = pos + 4 + size
-    if stop > end or size > limit:
+    start = pos + 4
+    after = start + size + (-size % 4)
+    if after > end or size > limit:
         raise XdrError(f"string of {size} bytes does not fit")
-    return bytes(buf[pos + 4 : stop]), stop + (-size % 4)
+    return bytes(buf[start : start + size]), after
 
 
 def opaque(data: bytes) -> bytes:
@@ -128,7 +129,7 @@ def put_locks(locks: tuple[ActiveLock, ...]) -> bytes:
 
 def read_xdata(buf: Any, pos: int, end: int) -> tuple[Xdata, int]:
     """Read a dict that is not the last field."""
-    if buf[pos : pos + 12] == NULL_RAW:
+    if buf[pos : pos + 12] == NULL_RAW and pos + 12 <= end:
         return EMPTY, pos + 12
     try:
         return decode_at(buf, pos, end)
@@ -471,6 +472,9 @@ def _make_decode_reply(cls: type[Fop]) -> Callable[..., tuple[Reply, int | None]
     src.add("if op_ret < 0: raise FopError(op_errno, name, xdata or None)")
     shown = [t for t in terms if t.path != "zero"]
     _decode_fields(src, shown)
+    unseen = len(zero_body([t for t in terms if t.path == "zero"]))
+    if unseen:
+        src.add(f"if pos + {unseen} > end: raise XdrError('record cut short')")
     arguments = [f"{t.path}={_var(t.path)}" for t in shown if t.path != "fd_number"]
     if ret.startswith("reply."):
         arguments.append(f"{ret.split('.')[1]}=op_ret")

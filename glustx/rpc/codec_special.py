@@ -31,7 +31,7 @@ from glustx.rpc.codec import (
 )
 from glustx.rpc.xdr import XdrError
 from glustx.values import NULL_GFID, Caller, Iatt, Loc
-from glustx.xdata import EMPTY, NULL_RAW, Xdata, XdataMemo
+from glustx.xdata import EMPTY, NULL_RAW, XdataMemo
 
 _READ_HEAD = struct.Struct(">IIIIIIIii16s8Q4q9II12s")  # RPC head, op_ret, op_errno, ix, size, NULL dict
 _READ_REPLY = struct.Struct(">ii16s8Q4q9II")
@@ -56,7 +56,7 @@ def _decode_read(
     if pos + 52 > end:
         raise XdrError("record cut short")
     gfid, number, offset, size, flags, raw = _READ_CALL.unpack_from(buf, pos)
-    xdata = EMPTY if raw == NULL_RAW else last_xdata(memo, buf, pos + 40, end)
+    xdata = EMPTY if raw == NULL_RAW and end - pos == 52 else last_xdata(memo, buf, pos + 40, end)
     fd = find_fd(gfid, number)
     return fops.Read(fd, offset, size, flags, xdata=xdata, caller=caller, ctime=ctime, stamp=stamp)
 
@@ -158,12 +158,6 @@ def _encode_put(req: fops.Put, number: FdNumber) -> tuple[bytes, Any]:
     head = _PUT.pack(req.mode, req.umask, req.flags, req.offset, len(req.data))
     body = b"".join((req.loc.pargfid, opaque(req.loc.name), head, req.xattrs.raw, req.xdata.raw))
     return body, req.data
-
-
-def entry_size(name: bytes, xattrs: Xdata | None) -> int:
-    """Return the encoded size of a directory entry, for filling a reply up to the size that was asked for."""
-    size = 28 + len(name) + (-len(name) % 4)
-    return size if xattrs is None else size + _IX_SIZE + len(xattrs.raw)
 
 
 def _encode_list(xid: int, reply: ReaddirReply, plus: bool) -> list[Any]:

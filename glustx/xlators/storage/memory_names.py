@@ -42,8 +42,9 @@ from glustx.xlators.storage.memory_store import (
 )
 
 _TARGET_MAX = 4095
-# Encoded bytes of a directory entry besides its name: the list mark, ino, off, length, type; and with attributes.
-_ENTRY_SIZE = 28
+# Encoded bytes of a directory entry besides its name: the list mark, ino, off, length, type, the length once more; and
+# with attributes.
+_ENTRY_SIZE = 32
 _ENTRYP_SIZE = _ENTRY_SIZE + 148
 
 
