@@ -224,13 +224,13 @@ class Locks(Xlator):
     async def counted(self, req: Fop) -> Reply:
         """Add the counts of held locks that the request's xdata asks for."""
         reply: Reply = await self.child(req)
-        loc = next(iter(req.targets()), None)
-        fd = getattr(req, "fd", None)
+        subject = req.subject()
+        gfid = subject.gfid if subject is not None else NULL_GFID
         stat = getattr(reply, "stat", None)
-        gfid = fd.gfid if fd is not None else loc.gfid if loc is not None else NULL_GFID
         if gfid == NULL_GFID and stat is not None:
             gfid = stat.gfid
-        changes: dict[str, Any] = {"xdata": reply.xdata.plus(self._counts(req.xdata, gfid, loc))}
+        name = subject if isinstance(subject, Loc) else None
+        changes: dict[str, Any] = {"xdata": reply.xdata.plus(self._counts(req.xdata, gfid, name))}
         if isinstance(reply, fops.ReaddirReply):
             changes["entries"] = tuple(
                 msgspec.structs.replace(entry, xattrs=entry.xattrs.plus(self._counts(req.xdata, entry.stat.gfid)))
