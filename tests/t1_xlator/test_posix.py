@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from glustx import fops
-from glustx.errors import FopError, GraphError
+from glustx.errors import FopError, GraphError, OptionError
 from glustx.graph import Graph, Surroundings
 from glustx.inode import Fd
 from glustx.runtime import ManualReactor
@@ -53,6 +53,7 @@ from glustx.xdata import (
     uint,
 )
 from glustx.xlators.storage.posix import prepare_brick
+from glustx.xlators.storage.posix_brick import parse_reserve
 from glustx.xlators.storage.posix_lookup import Plan
 from glustx.xlators.storage.posix_xattr import combine
 from tests.conftest import ExpectedLogs
@@ -826,17 +827,18 @@ def test_a_copied_gfid_does_not_pass_for_the_original(brick: Brick) -> None:
 
 
 def test_start_clears_what_a_crash_left(brick: Brick) -> None:
-    fd, gfid = brick.create(b"f")
+    _, gfid = brick.create(b"f")
+    brick.fds = []  # as a crash would have it
     brick.unlink(b"f")
     aside = brick.folder / ".glusterfs/unlink" / gfid_text(gfid)
     assert aside.exists()
     folder = brick.mkdir(b"tree")
     _, inner = brick.create(b"file", folder)
     os.rename(brick.folder / "tree", brick.folder / ".glusterfs/landfill" / gfid_text(new_gfid()))
-    del fd
     restarted(brick)
     assert not aside.exists()
-    assert os.listdir(brick.folder / ".glusterfs/landfill") == []
+    landfill = brick.folder / ".glusterfs/landfill"
+    brick.reactor.run_until(lambda: os.listdir(landfill) == [], timeout=30)
     assert not os.path.lexists(brick.handle(inner))
 
 
@@ -1066,6 +1068,21 @@ def test_owner_mode_and_umask(stock: Brick) -> None:
             stock.fails(errno.EACCES, req)
 
 
+def test_masks_modes_and_owners_from_options(folder: Path, namespace: str) -> None:
+    owner = {"brick_uid": "107", "brick_gid": "108"} if os.geteuid() == 0 else {}
+    brick = Brick(folder, namespace, create_mask="0770", force_directory_mode="0005", max_hardlinks="2", **owner)
+    brick.create(b"f", mode=0o666, umask=0)
+    assert stat.S_IMODE((folder / "f").stat().st_mode) == 0o660
+    brick.mkdir(b"d", mode=0o700)
+    assert stat.S_IMODE((folder / "d").stat().st_mode) == 0o705
+    if owner:
+        assert (folder.stat().st_uid, folder.stat().st_gid) == (107, 108)
+    gfid = brick.lookup(b"f").stat.gfid
+    brick.do(fops.Link(oldloc=Loc(gfid=gfid), newloc=Loc(pargfid=ROOT_GFID, name=b"g")))
+    brick.fails(errno.EMLINK, fops.Link(oldloc=Loc(gfid=gfid), newloc=Loc(pargfid=ROOT_GFID, name=b"h")))
+    brick.close()
+
+
 def test_a_default_acl_replaces_the_umask(stock: Brick) -> None:
     folder = stock.mkdir(b"d")
     entries = [(1, 7, -1), (4, 5, -1), (16, 5, -1), (32, 0, -1)]
@@ -1283,6 +1300,8 @@ def test_the_bricks_own_xattrs_are_out_of_reach(brick: Brick) -> None:
         k: v for k, v in before.items() if k != "trusted.glusterfs.mdata"
     }
     assert dict(brick.do(fops.Getxattr(loc=loc)).xattrs) == {}
+    brick.fails(errno.ENODATA, fops.Getxattr(loc=loc, key=MDATA_KEY))
+    assert set(brick.do(fops.Getxattr(loc=loc, caller=Caller(pid=-6))).xattrs) == {MDATA_KEY}
     assert dict(brick.do(fops.Getxattr(loc=loc, key=b"trusted.gfid")).xattrs) == {}
     brick.fails(errno.ENODATA, fops.Getxattr(loc=loc, key=key))
 
@@ -1471,17 +1490,36 @@ def test_a_disk_without_inodes(small: Brick) -> None:
 def test_the_reserve_keeps_clients_out_and_lets_internal_ones_in(small: Brick) -> None:
     brick = restarted(small, reserve="1")
     fd, _ = brick.create(b"f")
-    brick.posix.options.reserve = 100.0
-    brick.posix._look_at_space()
+    brick.posix.options.reserve = "100%"
+    brick.posix.options_changed(None)
     brick.fails(errno.ENOSPC, fops.Write(fd=fd, offset=0, data=b"x"))
     brick.fails(errno.ENOSPC, fops.Zerofill(fd=fd, offset=0, size=4096))
     brick.fails(errno.ENOSPC, fops.Fallocate(fd=fd, offset=0, size=4096))
+    for req in attempts(brick).values():
+        brick.fails(errno.ENOSPC, req)
     healer = Caller(pid=-6)
     assert brick.write(fd, b"healed", caller=healer).count == 6
     assert brick.write(fd, b"HEALED").count == 6  # overwrites take no space
-    brick.posix.options.reserve = 0.0
-    brick.posix._look_at_space()
+    brick.posix.options.reserve = "0%"
+    brick.posix.options_changed(None)
     assert brick.write(fd, b"more", 6).count == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [("1", (1, True)), ("2.5%", (2.5, True)), ("100%", (100, True)), ("0", (0, True)), ("10GB", (10 << 30, False))],
+)
+def test_reserve_is_a_percentage_or_a_size(text: str, meaning: tuple[float, bool]) -> None:
+    assert parse_reserve(text) == meaning
+
+
+@pytest.mark.parametrize(
+    ("key", "text"), [("reserve", "101%"), ("reserve", "-1"), ("reserve", "much"), ("create_mask", "0999")]
+)
+def test_options_that_make_no_sense_are_refused(folder: Path, key: str, text: str) -> None:
+    with pytest.raises(OptionError, match=key.replace("_", "-")):
+        Brick(folder, "user", **{key: text})
+    assert os.listdir(folder) == []
 
 
 def test_statfs_divides_by_the_bricks_on_the_disk(folder: Path) -> None:

@@ -7,13 +7,14 @@ posix_data, posix_readdir, posix_xattr, posix_range, posix_unlink, posix_whole, 
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import Any
 
-from glustx.errors import FopError
+from glustx.errors import FopError, OptionError
 from glustx.fops import LOCKS, Fop, Reply
-from glustx.options import OptionSet, Percent, Seconds, option
+from glustx.options import OptionSet, Seconds, option
 from glustx.xlator import Event, Xlator, handles
-from glustx.xlators.storage.posix_brick import PosixBrick, prepare_brick
+from glustx.xlators.storage.posix_brick import PosixBrick, parse_mode, parse_reserve, prepare_brick
 from glustx.xlators.storage.posix_zero import METHODS
 
 __all__ = ["Posix", "prepare_brick"]
@@ -34,9 +35,18 @@ class Posix(PosixBrick, Xlator):
         shared_brick_count: int = option(1, "Bricks on this file system; STATFS divides by it.", low=0, live=True)
         update_link_count_parent: bool = option(False, "Keep trusted.pgfid.<parent> link counts (quota needs them).")
         glusterd_uuid: str = option("", "UUID of the node, for trusted.glusterfs.node-uuid.", live=True)
-        reserve: Percent = option(
-            Percent(1.0), "Share of the file system that only internal clients may use up.", low=0, high=100, live=True
+        reserve: str = option(
+            "1", "Free space that only internal clients may use up: a percentage (1, 1%) or a size (10GB).", live=True
         )
+        create_mask: str = option("0777", "Octal mode bits that a new file may have.", live=True)
+        force_create_mode: str = option("0000", "Octal mode bits that a new file always has.", live=True)
+        create_directory_mask: str = option("0777", "Octal mode bits that a new directory may have.", live=True)
+        force_directory_mode: str = option("0000", "Octal mode bits that a new directory always has.", live=True)
+        max_hardlinks: int = option(100, "Most names of one file; 0 for no limit but the kernel's.", low=0, live=True)
+        brick_uid: int = option(-1, "Owner to give to the volume's root at start; -1 leaves it.", low=-1)
+        brick_gid: int = option(-1, "Group to give to the volume's root at start; -1 leaves it.", low=-1)
+        hostname: str = option("", "What pathinfo calls this host; the host's own name by default.", live=True)
+        node_uuid_pathinfo: bool = option(False, "Use glusterd-uuid instead of the host name in pathinfo.", live=True)
         health_check_interval: Seconds = option(
             Seconds(30), "Seconds between writes to .glusterfs/health_check; 0 for none.", low=0, live=True
         )
@@ -53,17 +63,16 @@ class Posix(PosixBrick, Xlator):
         accepted = (
             "background-unlink",
             "batch-fsync-*",
-            "brick-gid",
-            "brick-uid",
+            "disable-landfill-purge",
+            "export-statfs-size",
             "health-check-timeout",
             "janitor-sleep-duration",
-            "linux-*",
-            "max-hardlinks",
-            "node-uuid-pathinfo",
+            "linux-aio",
+            "linux-io_uring",
+            "mandate-attribute",
             "o-direct",
-            "reserve-check-interval",
-            "time-logging",
             "update-atime",
+            "xattr-user-namespace-mode",
         )
 
     subvolume_count = (0, 0)
@@ -75,8 +84,26 @@ class Posix(PosixBrick, Xlator):
         self._init_data()
         self._init_readdir()
 
+    def check_options(self, options: Any) -> None:
+        """Refuse texts that are no mode, size or percentage."""
+        parsers: dict[str, Callable[[str], object]] = {"reserve": parse_reserve}
+        for kind in ("create_mask", "force_create_mode", "create_directory_mask", "force_directory_mode"):
+            parsers[kind] = parse_mode
+        for field, parse in parsers.items():
+            try:
+                parse(getattr(options, field))
+            except ValueError as error:
+                raise OptionError(self.name, field.replace("_", "-"), str(error)) from None
+
+    def options_changed(self, old: Any) -> None:
+        """Follow a live change."""
+        self.follow_options()
+        self.unwatch()
+        self.watch()
+
     async def start(self) -> None:
         """Open the brick folder; GraphError when it is not there or is another volume's."""
+        self.follow_options()
         self.open_brick()
         self.watch()
 

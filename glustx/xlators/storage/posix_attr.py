@@ -31,7 +31,7 @@ from glustx.values import (
     Caller,
     Iatt,
 )
-from glustx.xdata import MDATA_KEY
+from glustx.xdata import INTERNAL_FOP, MDATA_KEY
 from glustx.xlators.storage.posix_handle import PosixHandle, log
 from glustx.xlators.storage.posix_object import (
     At,
@@ -51,6 +51,12 @@ class PosixAttr(PosixHandle):
     """Iatts and times, and the fops that read or set them."""
 
     _times_lost = False
+    low_on_space = False
+
+    def check_space(self, req: Fop, grows: bool = True) -> None:
+        """Refuse (ENOSPC) what would eat into the brick's reserve; internal clients may."""
+        if grows and self.low_on_space and req.caller.pid >= 0 and INTERNAL_FOP not in req.xdata:
+            raise OSError(errno.ENOSPC, f"the reserve of the brick (option reserve {self.options.reserve}) is reached")
 
     # -- iatts -----------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from glustx.errors import GraphError
+from glustx.options import parse_size
 from glustx.runtime import TimerHandle, spawn
 from glustx.values import ROOT_GFID, gfid_from_text
 from glustx.xdata import MDATA_KEY
@@ -55,6 +56,26 @@ def prepare_brick(folder: str, volume_id: str = "", *, namespace: str = "trusted
         os.setxattr(folder, NAMESPACE_KEY, b"user")
     for key, value in marks.items():
         os.setxattr(folder, prefix + key, value)
+
+
+def parse_reserve(text: str) -> tuple[float, bool]:
+    """Return the reserve and whether it is a percentage: `1` and `1%` are, `10GB` and anything from 100 are bytes."""
+    number = text.strip().rstrip("%")
+    try:
+        amount = float(number)
+    except ValueError:
+        return float(parse_size(text)), False
+    if not 0 <= amount < 1 << 63 or (text.strip().endswith("%") and amount > 100):
+        raise ValueError(f"{text!r} is neither a percentage nor a size")
+    return amount, amount < 100 or text.strip().endswith("%")
+
+
+def parse_mode(text: str) -> int:
+    """Return permission bits written in octal; ValueError for anything else."""
+    mode = int(text, 8)
+    if not 0 <= mode <= 0o777:
+        raise ValueError(f"{text!r} is not a mode (0000 to 0777)")
+    return mode
 
 
 def _read(folder: str, key: bytes) -> bytes | None:
@@ -162,7 +183,9 @@ class PosixBrick(PosixWhole):
             st = os.fstat(fd)
             times = (*divmod(st.st_ctime_ns, NS), *divmod(st.st_mtime_ns, NS), *divmod(st.st_atime_ns, NS))
             self.xset(fd, MDATA_KEY, pack_mdata(times))
-        self.clear_leftovers()
+        if self.options.brick_uid >= 0 or self.options.brick_gid >= 0:
+            os.chown(fd, self.options.brick_uid, self.options.brick_gid)
+        self._leftovers = self.collect_leftovers()
 
     def close_brick(self) -> None:
         """Drop all descriptors that are not open files of clients."""
@@ -184,6 +207,27 @@ class PosixBrick(PosixWhole):
         if self.options.health_check_interval:
             self._again("health", self.options.health_check_interval, lambda: spawn(self._check_health()))
         self._look_at_space()
+        leftovers, self._leftovers = self._leftovers, []
+        if leftovers:
+            spawn(self._clear(leftovers))
+
+    async def _clear(self, leftovers: list[str]) -> None:
+        try:
+            await self.work(self.clear_leftovers, leftovers)
+        except OSError as error:
+            log.error("%s: landfill of %s is not empty: %s", self.name, self.brick, error)
+
+    def follow_options(self) -> None:
+        """Take over what options say in text.
+
+        Raises ValueError for a text that is none.
+        """
+        self._reserve = parse_reserve(self.options.reserve)
+        options = self.options
+        self.modes = (
+            (parse_mode(options.create_mask) | 0o177000, parse_mode(options.force_create_mode)),
+            (parse_mode(options.create_directory_mask) | 0o177000, parse_mode(options.force_directory_mode)),
+        )
 
     def unwatch(self) -> None:
         """Stop looking."""
@@ -198,7 +242,10 @@ class PosixBrick(PosixWhole):
 
     def _look_at_space(self) -> None:
         figures = os.statvfs(self._root.fd)
-        self.low_on_space = figures.f_bavail < figures.f_blocks * self.options.reserve / 100
+        amount, percent = self._reserve
+        self.low_on_space = figures.f_bavail * figures.f_frsize < (
+            figures.f_blocks * figures.f_frsize * amount / 100 if percent else amount
+        )
         self._again("space", _SPACE_CHECK, self._look_at_space)
 
     async def _check_health(self) -> None:

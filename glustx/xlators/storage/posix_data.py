@@ -8,6 +8,7 @@ pread, timed), a miss sends the next reads to a worker without asking, because a
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -107,7 +108,8 @@ class PosixData(PosixNames):
         if obj.gone and not obj.fds:
             try:
                 big = os.fstat(f.fd).st_blocks * 512 > _BIG
-                os.unlink(obj.path)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(obj.path)
                 self.forget(obj)
                 if big:
                     await self.work(_let_go, [f])
@@ -263,14 +265,7 @@ class PosixData(PosixNames):
                 answers[key] = uint(obj.fds)
         return WriteReply(count=count, pre=pre, post=post, xdata=Xdata(answers) if answers else EMPTY)
 
-    # -- space -----------------------------------------------------------------------------------------------------
-
-    low_on_space: bool = False
-
-    def check_space(self, req: Fop, grows: bool) -> None:
-        """Refuse (ENOSPC) what would eat into the brick's reserve; internal clients may."""
-        if grows and self.low_on_space and req.caller.pid >= 0 and b"glusterfs-internal-fop" not in req.xdata:
-            raise OSError(errno.ENOSPC, f"less than {self.options.reserve:g} % of the brick is free (option reserve)")
+    # -- STATFS ----------------------------------------------------------------------------------------------------
 
     async def statfs(self, req: fops.Statfs) -> StatfsReply:
         """STATFS of the brick; bricks that share a file system each report their part (option shared-brick-count)."""

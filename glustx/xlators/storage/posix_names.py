@@ -50,6 +50,9 @@ def gfid2path(pargfid: bytes, name: bytes) -> tuple[bytes, bytes]:
 class PosixNames(PosixLookup):
     """The fops that make names."""
 
+    # For files and for directories: the mode bits that a new one may have, and those that it always has.
+    modes: tuple[tuple[int, int], tuple[int, int]] = ((0o177777, 0), (0o177777, 0))
+
     # -- CREATE ----------------------------------------------------------------------------------------------------
 
     async def create(self, req: fops.Create) -> CreateReply:
@@ -168,7 +171,7 @@ class PosixNames(PosixLookup):
             gfid = self._gfid_req(req)
             parent = self.parent_of(req, req.loc)
             pre = self.parent_seen(parent)
-            mode, acl = self._mode(parent, req.mode, req.umask)
+            mode, acl = self._mode(parent, req.mode, req.umask, True)
             inherit = stat.S_ISGID if pre.mode & stat.S_ISGID else 0
             os.mkdir(name, mode & 0o7777, dir_fd=parent.fd)
             try:
@@ -190,18 +193,21 @@ class PosixNames(PosixLookup):
     # -- what every new object gets --------------------------------------------------------------------------------
 
     def _gfid_req(self, req: Fop) -> bytes:
+        """Return the gfid for a new object, if there may be one."""
+        self.check_space(req)
         gfid = req.xdata.gfid_req
         if gfid is None or len(gfid) != 16 or gfid == NULL_GFID:
             raise OSError(errno.EINVAL, "the request names no gfid (gfid-req)")
         return gfid
 
-    def _mode(self, parent: Dir, mode: int, umask: int) -> tuple[int, bool]:
+    def _mode(self, parent: Dir, mode: int, umask: int, is_dir: bool = False) -> tuple[int, bool]:
         """Return the mode to make an object with, and whether a default ACL of the parent has the last word on it."""
         known = parent.obj.xattrs
         if _ACL_DEFAULT not in known:
             known[_ACL_DEFAULT] = self.xget(parent.fd, _ACL_DEFAULT)
         acl = known[_ACL_DEFAULT] is not None
-        return (mode if acl else mode & ~umask), acl
+        kept, forced = self.modes[is_dir]
+        return (mode if acl else mode & ~umask) & kept | forced, acl
 
     def _complete(
         self,
@@ -326,6 +332,9 @@ class PosixNames(PosixLookup):
             obj, st = self.find(req.oldloc.gfid)
             if obj.is_dir:
                 raise OSError(errno.EPERM, "directories have one name")
+            most = self.options.max_hardlinks
+            if most and st.st_nlink > most:
+                raise OSError(errno.EMLINK, f"the file has {most} names (option max-hardlinks)")
             pre = self.parent_seen(parent)
             self.name_added(obj, parent, new.name)
             try:

@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from glustx import fops
 from glustx.fops import Fop, PrePost, RenameReply
@@ -353,13 +353,19 @@ class PosixUnlink(PosixRange):
 
     # -- what a crash left -----------------------------------------------------------------------------------------
 
-    def clear_leftovers(self) -> None:
-        """Remove what nobody can have open after a start: unlinked files and half-removed trees."""
-        for name in os.listdir(f"{self._handles}unlink"):
-            os.unlink(f"{self._handles}unlink/{name}")
-        for name in os.listdir(f"{self._handles}landfill"):
-            path = f"{self._handles}landfill/{name}"
-            if stat.S_ISDIR(os.lstat(path).st_mode):
-                self.remove_tree(path)
-            else:
-                os.unlink(path)
+    def collect_leftovers(self) -> list[str]:
+        """At start: return what nobody can have open any more, unlinked files and half-removed trees."""
+        landfill = f"{self._handles}landfill/"
+        if os.listdir(f"{self._handles}unlink"):
+            os.rename(f"{self._handles}unlink", landfill + gfid_text(new_gfid()))
+            os.mkdir(f"{self._handles}unlink", 0o700)
+        return [landfill + name for name in os.listdir(landfill)]
+
+    def clear_leftovers(self, paths: list[str]) -> None:
+        """Remove leftovers; for a worker, since it may take long."""
+        for path in paths:
+            with suppress(FileNotFoundError):
+                if stat.S_ISDIR(os.lstat(path).st_mode):
+                    self.remove_tree(path)
+                else:
+                    os.unlink(path)

@@ -53,7 +53,6 @@ _PATHINFO = (b"trusted.glusterfs.pathinfo", b"glusterfs.pathinfo")
 _NODE_UUID = b"trusted.glusterfs.node-uuid"
 _GFIDTOPATH = b"glusterfs.gfidtopath"
 _IGNORED = (GFID_KEY, VOLUME_ID_KEY, b"glusterfs.io-stats-dump", b"trusted.io-stats-dump", b"force-replace")
-_HIDDEN = (GFID_KEY, MDATA_KEY)
 
 
 class PosixXattr(PosixReaddir):
@@ -80,6 +79,7 @@ class PosixXattr(PosixReaddir):
         EEXIST, ENODATA, EOPNOTSUPP for a key outside the known namespaces, EPERM for what is the brick's own.
         """
         try:
+            self.check_space(req)
             return self._set(req, req.xattrs, req.flags, *self._by_loc(req.loc))
         except OSError as error:
             raise self.failed(req, error) from error
@@ -87,6 +87,7 @@ class PosixXattr(PosixReaddir):
     async def fsetxattr(self, req: fops.Fsetxattr) -> Done:
         """FSETXATTR."""
         try:
+            self.check_space(req)
             return self._set(req, req.xattrs, req.flags, *self._by_fd(req.fd))
         except OSError as error:
             raise self.failed(req, error) from error
@@ -203,7 +204,7 @@ class PosixXattr(PosixReaddir):
         try:
             obj, st, at = self._by_loc(req.loc)
             virtual = self._virtual(obj, st, at, req.key)
-            return virtual if virtual is not None else self._get(req.key, obj, at)
+            return virtual if virtual is not None else self._get(req, req.key, obj, at)
         except OSError as error:
             raise self.failed(req, error) from error
 
@@ -212,15 +213,16 @@ class PosixXattr(PosixReaddir):
         try:
             obj, st, at = self._by_fd(req.fd)
             virtual = self._virtual(obj, st, at, req.key)
-            return virtual if virtual is not None else self._get(req.key, obj, at)
+            return virtual if virtual is not None else self._get(req, req.key, obj, at)
         except OSError as error:
             raise self.failed(req, error) from error
 
-    def _get(self, key: bytes, obj: Obj, at: At) -> XattrReply:
+    def _get(self, req: Fop, key: bytes, obj: Obj, at: At) -> XattrReply:
+        internal = req.caller.pid < 0  # such clients copy an object with its times
         if not key:
             values: dict[bytes, object] = {}
             for name in self.xlist(at):
-                if name in _HIDDEN or name.startswith(GFID2PATH):
+                if name == GFID_KEY or name.startswith(GFID2PATH) or (name == MDATA_KEY and not internal):
                     continue
                 value = self.xget(at, name)
                 if value is not None:
@@ -229,7 +231,7 @@ class PosixXattr(PosixReaddir):
             return XattrReply(size=total, xattrs=Xdata(values))
         if key == GFID_KEY:
             return XattrReply(size=0, xattrs=EMPTY)
-        if key.startswith((GFID2PATH, USER_PREFIX)):
+        if key.startswith((GFID2PATH, USER_PREFIX)) or (key == MDATA_KEY and not internal):
             raise OSError(errno.ENODATA, "no such xattr")
         known = obj.xattrs
         if key not in known:
@@ -243,7 +245,8 @@ class PosixXattr(PosixReaddir):
         """Answer the keys that are not on disk."""
         if key in _PATHINFO:
             path = self.paths(obj, at)[0]
-            host = self.graph.surroundings.host.encode()
+            node = self.options.glusterd_uuid if self.options.node_uuid_pathinfo else ""
+            host = (node or self.options.hostname or self.graph.surroundings.host).encode()
             brick = os.fsencode(self.brick)
             text = b"<POSIX(%s):%s:%s>" % (brick, host, brick + (b"" if path == b"/" else path))
         elif key == _NODE_UUID and self.options.glusterd_uuid:
