@@ -9,7 +9,6 @@ import typer
 
 from glustx.cli.failures import USAGE, Failure, told
 from glustx.cli.serve import LogFormat, LogLevel, set_up_logs
-from glustx.mgmt.brick import BrickConfig, run_brick
 from glustx.mgmt.state import ServeError
 from glustx.rpc.channel import Address
 
@@ -27,6 +26,8 @@ def brick(
     log_format: LogFormat = "text",
 ) -> None:
     """Serve one brick until SIGTERM."""
+    from glustx.mgmt.brick import BrickConfig, run_brick
+
     with told(ServeError):
         set_up_logs(log_level, log_format)
         if volfile is None and not (server and volfile_id):

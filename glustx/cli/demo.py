@@ -12,19 +12,17 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from glustx import fops, linux
+from glustx import linux
 from glustx.cli.failures import Failure, told
-from glustx.cli.interrupts import stoppable
-from glustx.graph import find_type
-from glustx.mgmt.profile import Layer, layers
 from glustx.options import parse_size
-from glustx.provision.target import human
+from glustx.units import human
+
+if TYPE_CHECKING:
+    from glustx.mgmt.profile import Layer
 
 _VOLUME = "demo"
 _READY_SECONDS = 90.0
@@ -38,6 +36,8 @@ def demo(
     written: Annotated[str, typer.Option(help="Image that is zeroed by sending zeroes, for comparison.")] = "1G",
 ) -> None:
     """Serve a volume, provision an image by offload and one by writes, verify both, show the graph, clean up."""
+    from glustx.cli.interrupts import stoppable
+
     with told(OSError), stoppable() as stop:
         try:
             _Demo(_affordable(folder, parse_size(size)), parse_size(written)).run()
@@ -74,6 +74,8 @@ def _in_memory(where: Path) -> bool:
 
 class _Demo:
     def __init__(self, place: tuple[Path, int, str], written: int) -> None:
+        from rich.console import Console
+
         self.parent, self.size, self.remark = place
         self.written = min(written, self.size)
         self.console = Console(highlight=False, soft_wrap=True)
@@ -89,6 +91,8 @@ class _Demo:
             self._say(f"Everything is stopped, and {work} is removed.")
 
     def _show(self, work: Path) -> None:
+        from glustx.mgmt.profile import layers
+
         brick = work / "brick"
         state = ["--state-dir", str(work / "state")]
         if self.remark:
@@ -160,6 +164,8 @@ class _Demo:
         self.console.print(text)
 
     def _compare(self, reports: Sequence[dict[str, Any]]) -> None:
+        from rich.table import Table
+
         table = Table(box=None, pad_edge=False)
         for heading in ("image", "size", "method", "on the brick", "seconds", "RPCs", "sent", "received"):
             table.add_column(heading, justify="left" if heading in ("image", "method", "on the brick") else "right")
@@ -178,6 +184,11 @@ class _Demo:
         self.console.print(table)
 
     def _graph(self, found: Sequence[Layer]) -> None:
+        from rich.table import Table
+
+        from glustx import fops
+        from glustx.graph import find_type
+
         seen = [name for name in fops.FOPS if any(layer.fops.get(name) for layer in found)]
         table = Table(box=None, pad_edge=False)
         table.add_column("translator")

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import socket
-import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from glustx import logs
 from glustx.cli.failures import USAGE, Failure, told
-from glustx.mgmt import control
-from glustx.mgmt.serve import Ready
-from glustx.mgmt.serve import serve as run
 from glustx.mgmt.state import Folders, Ports, ServeError, folders
-from glustx.mgmt.volumes import Terms, Volume, volume_of_folder, volume_of_volfile
-from glustx.rpc.channel import Address
-from glustx.rpc.programs import GLUSTERD_PORT
-from glustx.rpc.xdr import XdrError
+
+if TYPE_CHECKING:
+    from glustx.mgmt.serve import Ready
+    from glustx.mgmt.volumes import Volume
+
+_PORT = 24007
 
 StateDir = Annotated[
     Path | None,
@@ -54,7 +49,7 @@ def serve(
     sources: Annotated[list[Path], typer.Argument(help="Brick folders, or volfiles of bricks; a volume of each.")],
     volume: Annotated[str, typer.Option(help="Name of the volume; the folder's or file's own by default.")] = "",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the volume server; 0 takes a free one.")] = (
-        GLUSTERD_PORT
+        _PORT
     ),
     address: Annotated[str, typer.Option(help="Address to listen on, for the volume server and the bricks.")] = (
         "127.0.0.1"
@@ -81,6 +76,12 @@ def serve(
     `mount -t glusterfs HOST:/VOLUME`, QEMU and glustx open gluster://HOST/VOLUME/PATH. One line on stdout says when
     clients may come.
     """
+    import socket
+
+    from glustx.mgmt.serve import serve as run
+    from glustx.mgmt.volumes import Terms, volume_of_folder, volume_of_volfile
+    from glustx.rpc.channel import Address
+
     with told(ServeError):
         set_up_logs(log_level, log_format)
         if volume and len(sources) > 1:
@@ -114,20 +115,17 @@ def serve(
 
 
 def _print_json(ready: Ready) -> None:
-    _line(msgspec.json.encode(ready).decode())
+    import msgspec
+
+    print(msgspec.json.encode(ready).decode(), flush=True)
 
 
 def _print_text(ready: Ready) -> None:
-    port = "" if ready.port == GLUSTERD_PORT else f":{ready.port}"
+    port = "" if ready.port == _PORT else f":{ready.port}"
     host = f"[{ready.host}]" if ":" in ready.host else ready.host
     urls = ", ".join(f"gluster://{host}{port}/{volume.name}" for volume in ready.volumes)
     bricks = ", ".join(f"{brick.name} on {brick.port}" for volume in ready.volumes for brick in volume.bricks)
-    _line(f"serving {urls} (pid {ready.pid}; bricks: {bricks})")
-
-
-def _line(text: str) -> None:
-    print(text, flush=True)
-    sys.stdout.flush()
+    print(f"serving {urls} (pid {ready.pid}; bricks: {bricks})", flush=True)
 
 
 def statedump(
@@ -135,6 +133,10 @@ def statedump(
     state_dir: StateDir = None,
 ) -> None:
     """Print what every translator of a volume's running bricks knows of itself."""
+    import asyncio
+
+    from glustx.mgmt import control
+
     with told(ServeError):
         where = places(state_dir)
         bricks = Ports(where.state).bricks(volume)
@@ -146,5 +148,5 @@ def statedump(
                 continue
             try:
                 print(f"# {brick}\n{asyncio.run(control.ask_statedump(path))}")
-            except (OSError, XdrError) as error:
-                print(f"glustx: brick {brick} does not answer at {path}: {error}", file=sys.stderr)
+            except (OSError, ValueError) as error:
+                raise Failure(f"brick {brick} does not answer at {path}: {error}") from None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from glustx.provision.progress import Moment, Show
+if TYPE_CHECKING:
+    from glustx.provision.progress import Moment, Show
 
 SHOWS = ("auto", "bar", "json", "none")
 
@@ -32,6 +32,8 @@ def progress_on(kind: str, name: str) -> Iterator[Show | None]:
 
 
 def _json_line(moment: Moment) -> None:
+    import msgspec
+
     print(msgspec.json.encode(moment).decode(), file=sys.stderr, flush=True)
 
 

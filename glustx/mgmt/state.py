@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import socket
@@ -116,7 +117,10 @@ class Ports:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
                     probe.bind((host, port))
-                except OSError:
+                except OSError as error:
+                    if error.errno != errno.EADDRINUSE:
+                        name = errno.errorcode.get(error.errno or 0, "error")
+                        raise ServeError(f"cannot listen on {host}: {name} ({error.strerror or error})") from None
                     continue
             return port
         raise ServeError(f"no port from {FIRST_PORT} to {LAST_PORT} is free on {host}")

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 import msgspec
 
 from glustx.provision.progress import Progress
-from glustx.provision.target import File, Volume, human, parent_of, wire
+from glustx.provision.target import File, Volume, parent_of, wire
 from glustx.provision.zeroing import METHODS, Limits, Zeroed, chunks, in_parallel, zero_range
+from glustx.units import human
 
 log = logging.getLogger("glustx.provision")
 

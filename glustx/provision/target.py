@@ -150,13 +150,3 @@ def wire(volume: Volume) -> Wire:
 def parent_of(path: str) -> str:
     """Return the directory of a path in a volume."""
     return os.path.dirname(path.rstrip("/")) or "/"
-
-
-def human(size: float) -> str:
-    """Return bytes as people read them: 20 GiB, 1.5 MiB, 312 B."""
-    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-    index = 0
-    while abs(size) >= 1024 and index < len(units) - 1:
-        size /= 1024
-        index += 1
-    return f"{size:.4g} {units[index]}"

@@ -1,0 +1,370 @@
+"""The volume server without sockets: its programs, the ports it keeps, the volumes it makes of folders and files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glustx import volfile
+from glustx.mgmt.folder import claim
+from glustx.mgmt.profile import layers, with_counts
+from glustx.mgmt.server import VolumeServer
+from glustx.mgmt.state import FIRST_PORT, Folders, Ports, ServeError, folders
+from glustx.mgmt.volumes import Brick, Terms, Volume, Volumes, volume_of_folder, volume_of_volfile
+from glustx.rpc import dict_v1, message
+from glustx.rpc import programs as p
+from tests.t0_codec.test_rpc_cold import GOLDEN
+
+TERMS = Terms(advertised="192.0.2.7")
+ROOT = os.geteuid() == 0
+
+
+class Peer:
+    """A client of a receiver, in memory; also the receiver's channel."""
+
+    peer = "192.0.2.1:1023"
+    received = sent = 0
+
+    def __init__(self, server: VolumeServer) -> None:
+        self.connection = server.make_receiver()
+        self.connection.connection_made(self)
+        self.answers = b""
+        self.aborted = ""
+        self.xid = 7
+
+    def write(self, pieces: Sequence[Any]) -> None:
+        self.answers += b"".join(pieces)
+
+    def abort(self, reason: str) -> None:
+        self.aborted = reason
+
+    close = pause_reading = resume_reading = lambda self: None
+
+    def queued(self) -> int:
+        return 0
+
+    def send(self, record: bytes) -> tuple[message.ReplyHeader, bytes]:
+        """Send one record and return the reply's header and body."""
+        self.answers = b""
+        data = struct.pack(">I", len(record) | 0x80000000) + record
+        while data:
+            room = self.connection.get_buffer(len(data))
+            count = min(len(room), len(data))
+            room[:count] = data[:count]
+            self.connection.buffer_updated(count)
+            data = data[count:]
+        (mark,) = struct.unpack_from(">I", self.answers)
+        assert mark == (len(self.answers) - 4) | 0x80000000
+        header = message.parse_reply(self.answers, 4)
+        return header, self.answers[header.pos :]
+
+    def call(self, program: p.Program, proc: int, body: bytes = b"") -> bytes:
+        """Call a procedure that succeeds at the RPC level."""
+        header, results = self.send(message.encode_call(self.xid, program.number, program.version, proc) + body)
+        assert header.accepted and header.stat == message.SUCCESS and header.xid == self.xid, str(header)
+        return results
+
+    def refused(self, program: p.Program, proc: int, body: bytes = b"") -> str:
+        """Call a procedure that is refused at the RPC level, and return the accept_stat's name."""
+        header, _ = self.send(message.encode_call(self.xid, program.number, program.version, proc) + body)
+        return message.ACCEPT_NAMES[header.stat]
+
+
+@pytest.fixture
+def volumes() -> Volumes:
+    made = Volumes()
+    brick = Brick("/b", 49152, "the brick's volfile", "v.host.b")
+    made.add(Volume("v", [brick], "the clients' volfile", "6b1e6ffa-3d4f-4d5c-8a53-cd93a8c8f3b5"))
+    return made
+
+
+@pytest.fixture
+def peer(volumes: Volumes) -> Peer:
+    return Peer(VolumeServer(volumes))
+
+
+# -- programs ----------------------------------------------------------------------------------------------------------
+
+
+def test_dump_makes_clients_take_it_for_a_management_daemon(peer: Peer) -> None:
+    header, body = peer.send(GOLDEN["dump-call-glusterd"])
+    assert header.stat == message.SUCCESS
+    listed = p.DumpReply.decode(body)
+    assert listed.offers(p.PORTMAP) and listed.offers(p.HANDSHAKE) and not listed.offers(p.FOP_400)
+    header, body = peer.send(GOLDEN["ping-call"])
+    assert body == bytes(12)
+
+
+def getspec(peer: Peer, key: str, flags: int = 1) -> p.GetspecReply:
+    return p.GetspecReply.decode(peer.call(p.HANDSHAKE, p.HNDSK_GETSPEC, p.GetspecRequest(flags, key).encode()))
+
+
+@pytest.mark.parametrize("key", ["v", "/v"])
+def test_getspec_for_clients(peer: Peer, key: str) -> None:
+    reply = getspec(peer, key)
+    assert (reply.op_ret, reply.spec) == (len(reply.spec), "the clients' volfile")
+
+
+def test_getspec_for_a_brick(peer: Peer) -> None:
+    assert getspec(peer, "v.host.b", 0).spec == "the brick's volfile"
+
+
+@pytest.mark.logs("asks for volfile .*; the volumes here: v")
+@pytest.mark.parametrize("key", ["w", "", "//v", "v.host.c"])
+def test_getspec_of_what_is_not_there(peer: Peer, key: str) -> None:
+    reply = getspec(peer, key)
+    assert (reply.op_ret, reply.op_errno, reply.spec) == (-1, errno.ENOENT, "")
+
+
+def test_getspec_with_a_key_that_is_too_long(peer: Peer) -> None:
+    reply = getspec(peer, "x" * 255)
+    assert (reply.op_ret, reply.op_errno, reply.spec) == (-1, errno.EINVAL, "")
+
+
+def test_portmap(peer: Peer, volumes: Volumes) -> None:
+    def port() -> tuple[int, int]:
+        reply = p.PortByBrickReply.decode(peer.call(p.PORTMAP, p.PMAP_PORTBYBRICK, p.PortByBrickRequest("/b").encode()))
+        return reply.op_ret, reply.port
+
+    def tell(proc: int, body: bytes) -> int:
+        return p.StatusReply.decode(peer.call(p.PORTMAP, proc, body)).op_ret
+
+    assert port() == (-1, 0)
+    assert tell(p.PMAP_SIGNIN, p.SignInRequest("/b", 0, 1).encode()) == -1
+    assert tell(p.PMAP_SIGNIN, p.SignInRequest("/b", 49153, 1).encode()) == 0
+    assert port() == (0, 49153)
+    assert tell(p.PMAP_SIGNOUT, p.SignOutRequest("/b", 49152).encode()) == -1  # of a process that was there before
+    assert port() == (0, 49153)
+    assert tell(p.PMAP_SIGNOUT, p.SignOutRequest("/b", 49153).encode()) == 0
+    assert port() == (-1, 0)
+
+
+def test_sign_ins_are_heard(volumes: Volumes) -> None:
+    heard: list[tuple[str, int, int]] = []
+    peer = Peer(VolumeServer(volumes, lambda *what: heard.append(what)))
+    peer.send(GOLDEN["signin-call"])
+    assert [(name[:9], port > 49151, pid > 0) for name, port, pid in heard] == [("/var/tmp/", True, True)]
+
+
+def test_volume_info(peer: Peer) -> None:
+    def ask(**question: str) -> p.GetVolumeInfoReply:
+        body = p.GetVolumeInfoRequest(dict_v1.pack_all(question)).encode()
+        return p.GetVolumeInfoReply.decode(peer.call(p.HANDSHAKE, p.HNDSK_GET_VOLUME_INFO, body))
+
+    reply = ask(volname="v", flags="1")
+    assert reply.op_ret == 0
+    assert dict_v1.text(reply.pairs, b"volume_id") == "6b1e6ffa-3d4f-4d5c-8a53-cd93a8c8f3b5"
+    assert (ask(volname="w", flags="1").op_ret, ask(volname="v").op_ret) == (-1, -1)
+
+
+def test_what_is_refused(peer: Peer) -> None:
+    assert peer.refused(p.HANDSHAKE, p.HNDSK_SETVOLUME) == "PROC_UNAVAIL"
+    assert peer.refused(p.FOP_400, 27) == "PROG_UNAVAIL"
+    assert peer.refused(p.Program("", p.PORTMAP.number, 9), 1) == "PROG_MISMATCH"
+    assert peer.refused(p.HANDSHAKE, p.HNDSK_GETSPEC, b"\0\0\0") == "GARBAGE_ARGS"
+    assert peer.refused(p.PORTMAP, 3) == "PROC_UNAVAIL"
+    assert not peer.aborted
+
+
+# -- volumes -----------------------------------------------------------------------------------------------------------
+
+
+def test_names_must_differ(volumes: Volumes) -> None:
+    with pytest.raises(ServeError, match="named twice"):
+        volumes.add(Volume("v", [], ""))
+    with pytest.raises(ServeError, match="in two volumes"):
+        volumes.add(Volume("w", [Brick("/b", 1, "", "")], ""))
+
+
+def test_volume_of_a_folder(tmp_path: Path) -> None:
+    ports = Ports(tmp_path / "state")
+    folder = tmp_path / "images"
+    made = volume_of_folder(folder, "", ports, TERMS, root=ROOT)
+    (brick,) = made.bricks
+    assert (made.name, brick.name, brick.key) == (
+        "images",
+        str(folder),
+        f"images.192.0.2.7.{str(folder)[1:].replace('/', '-')}",
+    )
+    server = volfile.parse(brick.text)
+    assert server.root.type == "protocol/server" and server.root.subvolumes == (str(folder),)
+    assert server.root.options["transport.socket.listen-port"] == str(brick.port)
+    assert server.root.options["transport.socket.bind-address"] == "127.0.0.1"
+    posix = server.by_name["images-posix"].options
+    assert posix["directory"] == str(folder) and posix["volume-id"] == made.id
+    assert posix.get("xattr-namespace", "trusted") == ("trusted" if ROOT else "user")
+    client = volfile.parse(made.client_text).by_name["images-client-0"].options
+    assert (client["remote-host"], client["remote-port"]) == ("192.0.2.7", str(brick.port))
+    assert client["remote-subvolume"] == str(folder)
+    again = volume_of_folder(folder, "", ports, TERMS, root=ROOT)
+    assert again == made
+
+
+def test_a_folder_that_root_did_not_make_stays_so(tmp_path: Path) -> None:
+    first = claim(tmp_path, root=False)
+    assert first.namespace == "user"
+    assert claim(tmp_path, root=ROOT) == first
+
+
+@pytest.mark.skipif(not ROOT, reason="needs root")
+def test_a_folder_that_root_made_is_for_root(tmp_path: Path) -> None:
+    claim(tmp_path, root=True)
+    (tmp_path / ".glusterfs").mkdir()
+    with pytest.raises(ServeError, match="only root can serve it"):
+        claim(tmp_path, root=False)
+
+
+def test_bad_names_and_folders_change_nothing(tmp_path: Path) -> None:
+    ports = Ports(tmp_path / "state")
+    (tmp_path / "b").mkdir()
+    with pytest.raises(ServeError, match="volume name 'no good'"):
+        volume_of_folder(tmp_path / "b", "no good", ports, TERMS, root=ROOT)
+    assert os.listxattr(tmp_path / "b") == []
+    with pytest.raises(ServeError, match="No such file or directory"):
+        volume_of_folder(tmp_path / "none" / "b", "v", ports, TERMS, root=ROOT)
+    assert not (tmp_path / "state").exists()
+
+
+SERVED = """volume store
+    type storage/memory
+end-volume
+
+volume s
+    type protocol/server
+    option transport.socket.listen-port 50000
+    option auth.addr.store.allow 10.0.0.*
+    subvolumes store
+end-volume
+"""
+
+
+def test_volume_of_a_volfile_with_a_server(tmp_path: Path) -> None:
+    path = tmp_path / "mem.vol"
+    path.write_text(SERVED)
+    made = volume_of_volfile(path, "", Ports(tmp_path), TERMS)
+    assert (made.name, made.bricks[0].name, made.bricks[0].port) == ("mem", "store", 50000)
+    root = volfile.parse(made.bricks[0].text).root
+    assert root.options["auth.addr.store.allow"] == "10.0.0.*"
+    assert root.options["transport.socket.bind-address"] == "127.0.0.1"
+    assert volume_of_volfile(path, "", Ports(tmp_path), Terms(brick_port=50001)).bricks[0].port == 50001
+
+
+def test_volume_of_a_volfile_without_one(tmp_path: Path) -> None:
+    path = tmp_path / "mem.vol"
+    path.write_text(SERVED[: SERVED.index("\nvolume s")])
+    made = volume_of_volfile(path, "w", Ports(tmp_path), Terms(allow="127.*"))
+    root = volfile.parse(made.bricks[0].text).root
+    assert (root.name, root.type, root.subvolumes) == ("w-server", "protocol/server", ("store",))
+    assert root.options["auth.addr.store.allow"] == "127.*"
+    assert volfile.parse(made.client_text).by_name["w-client-0"].options["remote-subvolume"] == "store"
+
+
+def test_volfiles_that_cannot_be_served(tmp_path: Path) -> None:
+    path = tmp_path / "two.vol"
+    path.write_text(
+        SERVED.replace("volume s\n", "volume more\n type storage/memory\nend-volume\nvolume s\n").replace(
+            "subvolumes store", "subvolumes store more"
+        )
+    )
+    with pytest.raises(ServeError, match="offers 2 bricks"):
+        volume_of_volfile(path, "", Ports(tmp_path), TERMS)
+    path.write_text("volume x\n typo storage/posix\nend-volume\n")
+    with pytest.raises(ServeError, match=r"two.vol:2:2: .*did you mean 'type'"):
+        volume_of_volfile(path, "", Ports(tmp_path), TERMS)
+
+
+# -- ports -------------------------------------------------------------------------------------------------------------
+
+
+def test_ports_are_kept_and_differ(tmp_path: Path) -> None:
+    first = Ports(tmp_path).fix("v", "/a", "127.0.0.1")
+    assert first >= FIRST_PORT
+    assert Ports(tmp_path).fix("v", "/a", "127.0.0.1") == first
+    second = Ports(tmp_path).fix("w", "/b", "127.0.0.1")
+    assert second != first
+    assert Ports(tmp_path).fix("v", "/a", "127.0.0.1", 50505) == 50505
+    assert Ports(tmp_path).fix("v", "/a", "127.0.0.1") == 50505
+    assert Ports(tmp_path).bricks("v") == {"/a": 50505}
+
+
+def test_a_port_that_is_used_is_not_chosen(tmp_path: Path) -> None:
+    free = Ports(tmp_path / "1").fix("v", "/a", "127.0.0.1")
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", free))
+        busy.listen()
+        assert Ports(tmp_path / "2").fix("v", "/a", "127.0.0.1") > free
+
+
+def test_state_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "volumes").mkdir()
+    (tmp_path / "volumes" / "v.json").write_text("{")
+    with pytest.raises(ServeError, match=r"v\.json"):
+        Ports(tmp_path).fix("v", "/a", "127.0.0.1")
+
+
+def test_folders() -> None:
+    assert folders(None, {}, True) == Folders(Path("/var/lib/glustx"), Path("/run/glustx"))
+    assert folders(None, {"HOME": "/h"}, False) == Folders(
+        Path("/h/.local/state/glustx"), Path("/h/.local/state/glustx/run")
+    )
+    xdg = {"HOME": "/h", "XDG_STATE_HOME": "/s", "XDG_RUNTIME_DIR": "/r"}
+    assert folders(None, xdg, False) == Folders(Path("/s/glustx"), Path("/r/glustx"))
+    chosen = folders(Path("/x"), xdg, True)
+    assert chosen.socket("v", "/a") == chosen.socket("v", "/a") != chosen.socket("v", "/b")
+    with pytest.raises(ServeError, match="longer than"):
+        folders(Path("/" + "x" * 100), {}, True).socket("v", "/a")
+
+
+# -- counting ----------------------------------------------------------------------------------------------------------
+
+
+def test_with_counts_keeps_the_bricks_name(tmp_path: Path) -> None:
+    made = volume_of_folder(tmp_path / "b", "v", Ports(tmp_path), Terms(profile=True), root=ROOT)
+    spec = volfile.parse(made.bricks[0].text)
+    assert spec.root.subvolumes == (str(tmp_path / "b"),)
+    chain = []
+    at = spec.root
+    while at.subvolumes:
+        at = spec.by_name[at.subvolumes[0]]
+        chain.append((at.name.removeprefix("v-"), at.options.get("count-fop-hits", "")))
+    assert chain == [
+        (str(tmp_path / "b"), "on"),
+        ("io-threads-stats", "on"),
+        ("io-threads", ""),
+        ("locks-stats", "on"),
+        ("locks", ""),
+        ("posix-stats", "on"),
+        ("posix", ""),
+    ]
+    assert volfile.parse(with_counts(SERVED)).root.subvolumes == ("store",)
+
+
+def test_layers_of_a_statedump() -> None:
+    dump = """[protocol/server.s]
+rpcs=3
+
+[debug/io-stats.top]
+fop.lookup.count=2
+fop.lookup.errors=0
+
+[debug/io-stats.p-stats]
+fop.lookup.count=1
+fop.zerofill.count=1
+fop.zerofill.latency=avg:1,min:1,max:1
+
+[storage/posix.p]
+health=ok
+"""
+    found = layers(dump)
+    assert [(layer.type, layer.fops) for layer in found] == [
+        ("protocol/server", {}),
+        ("debug/io-stats", {"lookup": 2}),
+        ("storage/posix", {"lookup": 1, "zerofill": 1}),
+    ]
