@@ -249,7 +249,9 @@ class NamesModel(RuleBasedStateMachine):
         if gfid is None:
             self._expect(request, errno.ENOENT)
         elif gfid in self.entries and self._inside(new_folder, gfid):
-            self._expect(request, errno.EINVAL)
+            # A file system may look at what stands in the way first.
+            way = (errno.ENOTDIR,) if victim in self.links else (errno.ENOTEMPTY,) if victim is not None else ()
+            assert self.brick.outcome(request)[0] in (errno.EINVAL, *way)
         elif victim == gfid:
             self._expect(request, 0)
         elif victim is not None and victim in self.entries and self._inside(folder, victim):

@@ -59,9 +59,11 @@ class NamesSuite:
         assert reply.stat.gfid == ROOT_GFID and reply.stat.is_dir()
         assert reply.stat.mode == brick(fops.Lookup(loc=ROOT_LOC)).stat.mode
 
-    def test_lookup_of_a_dot_in_a_folder(self, brick: Brick) -> None:
+    def test_lookup_of_dots_in_a_folder(self, brick: Brick) -> None:
         folder = brick.mkdir(b"d")
         assert brick.lookup(b".", folder.gfid).stat.gfid == folder.gfid
+        # Nobody needs the way up, and a brick that knows none cannot be led out of its root.
+        brick.fails(fops.Lookup(loc=named(b"..", folder.gfid)), errno.EINVAL)
 
     @pytest.mark.parametrize("name", [b"a/b", b"../x", b"a\0b", b"/"])
     def test_a_name_that_is_none_is_refused(self, brick: Brick, name: bytes) -> None:
@@ -97,7 +99,7 @@ class NamesSuite:
         )
         assert fd.gfid == reply.stat.gfid == gfid
         assert reply.stat.mode == stat.S_IFREG | 0o640
-        assert (reply.stat.nlink, reply.stat.size, reply.stat.blocks) == (1, 0, 0)
+        assert (reply.stat.nlink, reply.stat.size) == (1, 0)
         assert reply.preparent.gfid == reply.postparent.gfid == ROOT_GFID
         assert reply.preparent.mtime_ns == before.mtime_ns
         assert reply.postparent.mtime_ns >= before.mtime_ns
@@ -275,7 +277,7 @@ class NamesSuite:
         reply = brick(fops.Rename(oldloc=a, newloc=named(b"c", b.gfid)))
         assert reply.postoldparent.nlink == nlink - 1
         assert reply.postnewparent.nlink == 3
-        assert brick.lookup(b"..", a.gfid).stat.gfid == b.gfid
+        assert brick.names(a.gfid) == [b"f"]
         assert brick.lookup(b"f", a.gfid).stat.gfid == file.gfid
         assert brick.content(file.gfid) == b"abc"
 

@@ -22,6 +22,7 @@ from glustx.fops import (
 from glustx.inode import O_ACCMODE, Fd
 from glustx.values import (
     NULL_GFID,
+    ROOT_GFID,
     STAMP_CTIME,
     ZERO_IATT,
     Caller,
@@ -52,7 +53,7 @@ class Names(Store):
     """Fops on names, directories and fds."""
 
     async def lookup(self, req: fops.Lookup) -> LookupReply:
-        """Find by name, or by gfid alone; `.` is the directory itself and `..` its parent (the root's is the root)."""
+        """Find by name, or by gfid alone; `.` is the directory itself, as is `..` at the root."""
         loc = req.loc
         if loc.pargfid == NULL_GFID or not loc.name:
             if loc.gfid == NULL_GFID:
@@ -62,8 +63,8 @@ class Names(Store):
                 raise FopError(errno.ENOENT, f"{loc}: unknown gfid")
             return LookupReply(xdata=self._wanted(node, req.xdata), stat=node.iatt(), postparent=ZERO_IATT)
         parent = self._parent(loc)
-        if loc.name in (b".", b".."):
-            node = parent if loc.name == b"." else parent.parent
+        if loc.name == b"." or (loc.name == b".." and parent.gfid == ROOT_GFID):
+            node = parent
         else:
             _, node = self._named(loc)
         return LookupReply(xdata=self._wanted(node, req.xdata), stat=node.iatt(), postparent=parent.iatt())
