@@ -107,6 +107,7 @@ class Storage(Xlator):
 
     def notify(self, event: Event, source: Xlator | None = None, data: Any = None) -> None:
         self.events.append((event, data))
+        super().notify(event, source, data)
 
 
 class Parent(Xlator):
