@@ -84,7 +84,7 @@ class PosixData(PosixNames):
             number = os.open(obj.path, flags)
         except OSError as error:
             raise self.failed(req, error) from error
-        self.bind(req.fd, OpenFile(number, obj, self.graph.inodes.hold(obj.gfid), bool(flags & _SYNC)))
+        self.bind(req.fd, OpenFile(number, obj, self.graph.inodes.hold(obj.gfid), req.flags))
         if req.flags & os.O_TRUNC and st.st_size:
             self.touch(req, obj, st, STAMP_DATA)
             self.settle(obj, os.fstat(number))
@@ -198,7 +198,8 @@ class PosixData(PosixNames):
     # -- WRITE -----------------------------------------------------------------------------------------------------
 
     async def write(self, req: fops.Write) -> WriteReply:
-        """WRITE at a position, whatever O_APPEND says; a full disk may cut it short, then `count` tells how far it got.
+        """WRITE at a position, or at the end on an fd with O_APPEND. A full disk may cut it short, then `count` tells
+        how far it got.
 
         Raises FopError: EBADF for an fd that is open for reading, ENOSPC and EDQUOT when nothing could be written.
         """
@@ -206,7 +207,7 @@ class PosixData(PosixNames):
         size = len(data)
         try:
             f: OpenFile = req.fd.slots.get(self._fds) or self.opened(req.fd)
-            if size > INLINE_WRITE or f.sync or req.flags & _SYNC or req.xdata is not EMPTY:
+            if size > INLINE_WRITE or f.sync or f.append or req.flags & _SYNC or req.xdata is not EMPTY:
                 return await shield(self._write_slowly(req, f))
             fd = f.fd
             obj = f.obj
@@ -239,27 +240,28 @@ class PosixData(PosixNames):
         """A write that waits for the disk, or whose xdata wants to know more; it always runs to its end."""
         obj = f.obj
         xdata = req.xdata
-        alone = WRITE_UPDATE_ATOMIC in xdata or WRITE_IS_APPEND in xdata
+        alone = f.append or WRITE_UPDATE_ATOMIC in xdata or WRITE_IS_APPEND in xdata
         if alone:
             lock = obj.lock = obj.lock or Lock()
             await lock.acquire()
         try:
             st = os.fstat(f.fd)
             pre = self.seen(obj, st, f.fd)
+            offset = st.st_size if f.append else req.offset
             if self.low_on_space:
-                self.check_space(req, req.offset + len(req.data) > st.st_size)
+                self.check_space(req, offset + len(req.data) > st.st_size)
             sync = bool(req.flags & _SYNC) and not f.sync
             if sync or f.sync or len(req.data) > INLINE_WRITE:
-                count = await self.work(_pwrite_all, f, req.data, req.offset, sync)
+                count = await self.work(_pwrite_all, f, req.data, offset, sync)
             else:
-                count = _pwrite_all(f, req.data, req.offset, False)
+                count = _pwrite_all(f, req.data, offset, False)
             post = self._written(req, obj, f.fd, st)
         finally:
             if alone:
                 lock.release()
         answers: dict[bytes, object] = {}
         if WRITE_IS_APPEND in xdata:
-            answers[WRITE_IS_APPEND] = uint(int(req.offset == st.st_size))
+            answers[WRITE_IS_APPEND] = uint(int(offset == st.st_size))
         for key in (OPEN_FD_COUNT, OPEN_ACTIVE_FD_COUNT):
             if key in xdata:
                 answers[key] = uint(obj.fds)

@@ -382,7 +382,7 @@ class PosixHandle(PosixKeys):
             number = os.open(obj.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         if len(self._anonymous) >= 64:
             del self._anonymous[next(iter(self._anonymous))]
-        kept = self._anonymous[fd.gfid] = OpenFile(number, obj, None, False)
+        kept = self._anonymous[fd.gfid] = OpenFile(number, obj, None)
         return kept
 
     # -- errors ----------------------------------------------------------------------------------------------------

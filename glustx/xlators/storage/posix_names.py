@@ -88,7 +88,7 @@ class PosixNames(PosixLookup):
                 stat_ = self.settle(obj, st)
         except OSError as error:
             raise self._in_parent(req, error) from error
-        f = OpenFile(fd, obj, self.graph.inodes.hold(obj.gfid), bool(req.flags & (os.O_SYNC | os.O_DSYNC)))
+        f = OpenFile(fd, obj, self.graph.inodes.hold(obj.gfid), req.flags)
         obj.fds += 1
         req.fd.slots[self._fds] = f
         req.fd.gfid = obj.gfid
@@ -114,8 +114,8 @@ class PosixNames(PosixLookup):
 
     @staticmethod
     def open_flags(flags: int) -> int:
-        """Return the flags to open with: data goes by position only, so O_APPEND stays with the client, and O_DIRECT
-        would ask for aligned memory that a wire buffer is not."""
+        """Return the flags to open with. Appending is done here (with O_APPEND the kernel would also move what is
+        written to a position, as by ZEROFILL), and O_DIRECT would ask for aligned memory that a wire buffer is not."""
         return flags & (O_ACCMODE | os.O_SYNC | os.O_DSYNC | os.O_NOATIME) | os.O_CLOEXEC
 
     # -- MKNOD, MKDIR, SYMLINK -------------------------------------------------------------------------------------

@@ -99,17 +99,18 @@ class OpenFile:
     """A descriptor that an fd of the graph (or a request without one) uses; closed when the last user has let go.
 
     Attributes:
-        sync: writes must be durable when they return.
+        sync: writes must be durable when they return; append: they go to the end of the file.
         warm: reads that came from the page cache in a row; cold: reads to send to a worker without asking.
     """
 
-    __slots__ = ("cold", "fd", "inode", "listing", "obj", "sync", "warm")
+    __slots__ = ("append", "cold", "fd", "inode", "listing", "obj", "sync", "warm")
 
-    def __init__(self, fd: int, obj: Obj, inode: Inode | None, sync: bool) -> None:
+    def __init__(self, fd: int, obj: Obj, inode: Inode | None, flags: int = 0) -> None:
         self.fd = fd
         self.obj = obj
         self.inode = inode
-        self.sync = sync
+        self.sync = bool(flags & (os.O_SYNC | os.O_DSYNC))
+        self.append = bool(flags & os.O_APPEND)
         self.warm = 0
         self.cold = 0
         self.listing: Any = None

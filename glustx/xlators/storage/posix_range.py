@@ -47,7 +47,7 @@ class PosixRange(PosixXattr):
             if not stat.S_ISREG(st.st_mode):
                 raise OSError(errno.EISDIR if obj.is_dir else errno.EINVAL, "not a regular file")
             number = os.open(obj.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            return await self._cut(req, OpenFile(number, obj, None, False), req.offset)
+            return await self._cut(req, OpenFile(number, obj, None), req.offset)
         except OSError as error:
             raise self.failed(req, error) from error
 

@@ -39,7 +39,7 @@ class PosixWhole(PosixUnlink):
                 self._undo(name, parent)
                 os.close(fd)
                 raise
-            f = OpenFile(fd, obj, None, bool(req.flags & (os.O_SYNC | os.O_DSYNC)))
+            f = OpenFile(fd, obj, None, req.flags)
             try:
                 if len(req.data) > INLINE_WRITE:
                     count = await self.work(_pwrite_all, f, req.data, req.offset, f.sync)
