@@ -26,7 +26,7 @@ from glustx.volfile import Volfile
 from glustx.volfile import parse as parse_volfile
 from glustx.workers import Workers, shared
 from glustx.xlator import Event, Wind, Xlator
-from glustx.xlators.standins import REFUSED, STAND_INS, StandIn, relied_on
+from glustx.xlators.standins import REFUSED, STAND_INS, StandIn, refuse_relied_on
 
 log = logging.getLogger("glustx.graph")
 
@@ -44,9 +44,10 @@ def find_type(type_name: str) -> type[Xlator]:
         if importlib.util.find_spec(module_name.rsplit(".", 1)[0]) and importlib.util.find_spec(module_name):
             module = importlib.import_module(module_name)
             for value in vars(module).values():
-                if inspect.isclass(value) and issubclass(value, Xlator) and value.type_name == type_name:
-                    if value.__module__ == module_name:
-                        return value
+                if not (inspect.isclass(value) and issubclass(value, Xlator)):
+                    continue
+                if (value.type_name, value.__module__) == (type_name, module_name):
+                    return value
     reason = REFUSED.get(type_name)
     if reason:
         raise GraphError(f"type {type_name} is refused: {reason}")
@@ -173,11 +174,7 @@ class Graph:
                 )
             xlator = kind(volume.name, options, children)
             if kind is StandIn:
-                needed = relied_on(volume.type, volume.options)
-                if needed:
-                    raise GraphError(
-                        f"{volume.type} ({volume.name}) has {needed} on, which is not offered; turn it off"
-                    )
+                refuse_relied_on(volume)
                 graph.notes.append(f"{volume.type} ({volume.name}) is a stand-in that passes everything through")
             graph.xlators[volume.name] = xlator
         if not graph.xlators:
@@ -274,6 +271,7 @@ class Graph:
         for volume in spec.volumes:
             xlator = self.xlators[volume.name]
             if isinstance(xlator, StandIn):
+                refuse_relied_on(volume)
                 continue
             options, _ = xlator.Options.parse(volume.name, volume.options, strict=strict)
             changes = []

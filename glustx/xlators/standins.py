@@ -7,9 +7,9 @@ protects the data. A type whose absence would lose or misplace data is refused i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from glustx.errors import GraphError, OptionError
 from glustx.options import OptionSet, parse_bool
+from glustx.volfile import VolumeSpec
 from glustx.xlator import Xlator
 
 STAND_INS = frozenset(
@@ -58,13 +58,17 @@ RELIED_ON = {
 }
 
 
-def relied_on(type_name: str, texts: Mapping[str, str]) -> str:
-    """Return the option that forbids a stand-in for `type_name`, or "" when none does."""
-    for key in RELIED_ON.get(type_name, ()):
-        text = texts.get(key)
-        if text is not None and parse_bool(text):
-            return key
-    return ""
+def refuse_relied_on(volume: VolumeSpec) -> None:
+    """Refuse a stand-in for a volume with an option on that someone relies on: GraphError, or OptionError when the
+    option's text is neither on nor off."""
+    for key in RELIED_ON.get(volume.type, ()):
+        text = volume.options.get(key)
+        try:
+            on = text is not None and parse_bool(text)
+        except ValueError as error:
+            raise OptionError(volume.name, key, str(error)) from None
+        if on:
+            raise GraphError(f"{volume.type} ({volume.name}) has {key} on, which is not offered; turn it off")
 
 
 class StandIn(Xlator):
