@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import subprocess
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ MIB = 1 << 20
 SIZES = {"ext4": 100 * MIB, "ext3": 100 * MIB, "xfs": 300 * MIB, "btrfs": 128 * MIB, "tmpfs": 64 * MIB}
 KINDS = tuple(SIZES)
 EXTENT = MIB // 4
+BTRFS_IOC_FS_INFO = 0x8400941F
 
 
 @dataclass
@@ -26,23 +29,30 @@ class Disk:
 
     root: Path
     kind: str
-    floor: int | None = None  # what stays free, as f_bfree says, when nothing more can be had
+    floor: int | None = None  # what `free` says when nothing more can be had
 
     @property
     def block(self) -> int:
         return os.statvfs(self.root).f_frsize
 
     def free(self) -> int:
-        """Free bytes once nothing is pending: delayed allocation, blocks freed by an uncommitted transaction."""
+        """Free bytes once nothing is pending: delayed allocation, blocks freed by an uncommitted transaction.
+
+        On btrfs the free bytes for data, by its own count: statvfs mixes them with its trees, which grow by themselves.
+        """
         fd = os.open(self.root, os.O_RDONLY)
         try:
             linux.syncfs(fd)
-            if self.kind == "btrfs":
-                linux.syncfs(fd)  # what the first commit freed is counted by the second
+            if self.kind != "btrfs":
+                vfs = os.fstatvfs(fd)
+                return vfs.f_bfree * vfs.f_frsize
+            linux.syncfs(fd)  # what the first commit freed is counted by the second
+            info = bytearray(1024)
+            fcntl.ioctl(fd, BTRFS_IOC_FS_INFO, info)
+            used = Path(f"/sys/fs/btrfs/{uuid.UUID(bytes=bytes(info[16:32]))}/allocation/data/bytes_used")
+            return SIZES[self.kind] - int(used.read_text())
         finally:
             os.close(fd)
-        vfs = os.statvfs(self.root)
-        return vfs.f_bfree * vfs.f_frsize
 
     def usage(self, fd: int) -> tuple[int, int, int]:
         """Size and blocks of an open file and the free bytes, as they are when all is on disk."""
