@@ -36,7 +36,7 @@ def stoppable(timeout: float = 0.0) -> Iterator[Stop]:
             signal.signal(each, signal.SIG_IGN)
         why.text, why.code = reasons[signal.Signals(number)]
         # gfapi lets it out only where no translator is in the middle of something.
-        interrupt._on_sigint(signal.SIGINT, frame)
+        interrupt.on_sigint(signal.SIGINT, frame)
 
     before = {number: signal.signal(number, stop) for number in reasons}
     if timeout and timer is not None:

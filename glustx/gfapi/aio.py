@@ -250,7 +250,7 @@ class AsyncVolume(VolumeTable, _InLoop):
             how: `os.O_*` flags or a mode string (`rb`, `r+b`, `wb`, `ab`, `xb`).
             mode: permissions of a file that is made, less the umask.
         """
-        core = await self._do(self._core.open(path, how, mode), path)
+        core = await self._open_core(path, how, mode)
         return AsyncFile(core, self)
 
     async def create(self, path: PathLike, mode: int = 0o666, *, exclusive: bool = False) -> AsyncFile:
@@ -368,7 +368,7 @@ class AsyncScandir:
             return AsyncDirEntry(self._volume, self._folder, found)
         if not self._begun:
             self._begun = True
-            self._core = await self._volume._do(self._volume._core.opendir(self._folder), self._folder)
+            self._core = await self._volume._opendir_core(self._folder)
         if self._core is None:
             raise StopAsyncIteration
         batch = await self._volume._do(self._core.batch(), self._folder)

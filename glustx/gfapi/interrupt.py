@@ -21,7 +21,8 @@ _users = 0
 _main = threading.main_thread().ident
 
 
-def _on_sigint(number: int, frame: FrameType | None) -> None:
+def on_sigint(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt now, or when the turn is over: a signal handler, for programs with their own as well."""
     if _main in inside:
         pending.append(number)
     else:
@@ -45,8 +46,8 @@ class Guard:
             return
         current: Any = signal.getsignal(signal.SIGINT)
         if current is signal.default_int_handler:
-            signal.signal(signal.SIGINT, _on_sigint)
-        if current is signal.default_int_handler or current is _on_sigint:
+            signal.signal(signal.SIGINT, on_sigint)
+        if current is signal.default_int_handler or current is on_sigint:
             _users += 1
             self._counted = True
 
@@ -57,5 +58,5 @@ class Guard:
             return
         self._counted = False
         _users -= 1
-        if not _users and threading.get_ident() == _main and signal.getsignal(signal.SIGINT) is _on_sigint:
+        if not _users and threading.get_ident() == _main and signal.getsignal(signal.SIGINT) is on_sigint:
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -173,7 +173,7 @@ class Volume(VolumeTable, Blocking):
             how: `os.O_*` flags or a mode string (`rb`, `r+b`, `wb`, `ab`, `xb`).
             mode: permissions of a file that is made, less the umask.
         """
-        core = self._do(self._core.open(path, how, mode), path)
+        core = self._open_core(path, how, mode)
         return File(core, self._pump, self._timeout)
 
     def create(self, path: PathLike, mode: int = 0o666, *, exclusive: bool = False) -> File:
@@ -185,7 +185,7 @@ class Volume(VolumeTable, Blocking):
 
     def scandir(self, path: PathLike = "/") -> Scandir:
         """Return an iterator of DirEntry, attributes included; a context manager, as `os.scandir`."""
-        return Scandir(self, path, self._do(self._core.opendir(path), path))
+        return Scandir(self, path, self._opendir_core(path))
 
     def walk(
         self,

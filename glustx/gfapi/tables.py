@@ -13,6 +13,8 @@ from glustx.gfapi.volume import VolumeCore
 class VolumeTable(Face):
     """Methods of a volume."""
 
+    _open_core = api(VolumeCore.open)
+    _opendir_core = api(VolumeCore.opendir)
     stat = api(VolumeCore.stat)
     lstat = api(VolumeCore.lstat)
     exists = api(VolumeCore.exists)

@@ -75,7 +75,10 @@ def parse_url(text: str) -> GlusterURL:
     else:
         if not authority:
             raise ValueError(f"{text!r} names no host")
-        addresses = tuple(parse_host(host) for host in authority.split(","))
+        try:
+            addresses = tuple(parse_host(host) for host in authority.split(","))
+        except ValueError as error:
+            raise ValueError(f"{text!r}: {error}") from None
     if options:
         raise ValueError(f"{text!r}: unknown parameter {min(options)!r}")
     inside = unquote_to_bytes(path).decode("utf-8", "surrogateescape")
