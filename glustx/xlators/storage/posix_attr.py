@@ -32,7 +32,8 @@ from glustx.values import (
     Iatt,
 )
 from glustx.xdata import INTERNAL_FOP, MDATA_KEY
-from glustx.xlators.storage.posix_handle import PosixHandle, log
+from glustx.xlators.storage.posix_entry import PosixEntry
+from glustx.xlators.storage.posix_handle import log
 from glustx.xlators.storage.posix_object import (
     At,
     Dir,
@@ -47,7 +48,7 @@ STAMP_NAME = STAMP_CTIME | STAMP_PARENT_CTIME | STAMP_PARENT_MTIME
 NS = 1_000_000_000
 
 
-class PosixAttr(PosixHandle):
+class PosixAttr(PosixEntry):
     """Iatts and times, and the fops that read or set them."""
 
     _times_lost = False

@@ -30,7 +30,6 @@ from glustx.xlators.storage.posix_object import (
     Dir,
     Obj,
     OpenFile,
-    dir_link,
     parse_mdata,
 )
 
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("glustx.storage.posix")
 
-NAME_MAX = 255
 _DEEPEST = 10000
 _LINK = re.compile(
     rb"\.\./\.\./([0-9a-f]{2})/([0-9a-f]{2})/(\1\2[0-9a-f]{4}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/([^/\0]+)"
@@ -257,106 +255,6 @@ class PosixHandle(PosixKeys):
     def at(self, obj: Obj) -> At:
         """Return where the xattrs of an object are; a descriptor is good until the next directory is looked for."""
         return self.dir(obj.gfid).fd if obj.is_dir else obj.xpath
-
-    # -- names -----------------------------------------------------------------------------------------------------
-
-    def check_name(self, pargfid: bytes, name: bytes) -> None:
-        """Refuse what cannot be the name of an entry: OSError EINVAL, ENAMETOOLONG, or EPERM for the brick's own."""
-        if not name or b"/" in name or b"\0" in name or name == b"." or name == b"..":
-            raise OSError(errno.EINVAL, "not a name")
-        if len(name) > NAME_MAX:
-            raise OSError(errno.ENAMETOOLONG, "name too long")
-        if name == b".glusterfs" and pargfid == ROOT_GFID:
-            raise OSError(errno.EPERM, "reserved for the brick")
-
-    def named(self, parent: Dir, name: bytes, st: os.stat_result, gfid_req: bytes | None = None) -> Obj:
-        """Return the record of a directory entry whose stat was just taken.
-
-        Args:
-            gfid_req: a gfid to give to an object that has none (one that was put on the brick from outside).
-
-        Raises OSError: ENODATA for an object without gfid, EIO when its gfid belongs to another object.
-        """
-        obj = self._inos.get(st.st_ino)
-        if obj is not None and obj.ctime == st.st_ctime_ns:
-            return obj
-        at = self.at_name(parent, name, st)
-        gfid = self.xget(at, GFID_KEY)
-        if gfid is None or len(gfid) != 16 or gfid == NULL_GFID:
-            if gfid_req is None or gfid_req == NULL_GFID or len(gfid_req) != 16:
-                raise OSError(errno.ENODATA, "the object has no gfid")
-            gfid = gfid_req
-            self._adopt_foreign(parent, name, st, at, gfid)
-        self.heal_handle(parent, name, st, gfid)
-        obj = self.remember(gfid, st)
-        self.refresh(obj, st, at)
-        return obj
-
-    def _adopt_foreign(self, parent: Dir, name: bytes, st: os.stat_result, at: At, gfid: bytes) -> None:
-        raise NotImplementedError
-
-    def heal_handle(self, parent: Dir, name: bytes, st: os.stat_result, gfid: bytes) -> None:
-        """Make sure that the handle of a named object is there and leads to it."""
-        path = self.handle(gfid)
-        if stat.S_ISDIR(st.st_mode):
-            target = dir_link(parent.obj.gfid, name)
-            try:
-                if os.readlink(os.fsencode(path)) == target:
-                    return
-            except FileNotFoundError:
-                pass
-            os.rename(self.stage_dir_handle(gfid, target), path)
-            return
-        try:
-            there = os.lstat(path)
-        except FileNotFoundError:
-            self.make_handle(gfid, name, parent.fd)
-            return
-        if there.st_ino != st.st_ino or there.st_dev != st.st_dev:
-            raise OSError(errno.EIO, f"gfid {gfid_text(gfid)} belongs to two objects")
-
-    def make_handle(self, gfid: bytes, name: bytes, dir_fd: int) -> None:
-        """Link a file's handle; OSError(EEXIST) when the gfid is taken."""
-        path = self.handle(gfid)
-        try:
-            os.link(name, path, src_dir_fd=dir_fd, follow_symlinks=False)
-        except FileNotFoundError:
-            self._make_fan(path)
-            os.link(name, path, src_dir_fd=dir_fd, follow_symlinks=False)
-
-    def link_dir_handle(self, gfid: bytes, target: bytes) -> None:
-        """Make the symlink that tells where a directory is; OSError(EEXIST) when the gfid is taken."""
-        path = self.handle(gfid)
-        try:
-            os.symlink(target, os.fsencode(path))
-        except FileNotFoundError:
-            self._make_fan(path)
-            os.symlink(target, os.fsencode(path))
-
-    def stage_dir_handle(self, gfid: bytes, target: bytes) -> str:
-        """Make the symlink for a directory's new place beside its handle; renaming it there is the last step."""
-        place = self.handle(gfid) + ".new"
-        self._make_fan(place)
-        try:
-            os.unlink(place)
-        except FileNotFoundError:
-            pass
-        os.symlink(target, os.fsencode(place))
-        return place
-
-    @staticmethod
-    def _make_fan(path: str) -> None:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-
-    def path_of(self, gfid: bytes) -> bytes:
-        """Return a directory's path from the brick's root, such as `/a/b`."""
-        parts: list[bytes] = []
-        while gfid != ROOT_GFID:
-            gfid, name = self.dir_place(gfid)
-            parts.append(name)
-            if len(parts) > _DEEPEST:
-                raise OSError(errno.ESTALE, "directory handles run in a circle")
-        return b"/" + b"/".join(reversed(parts))
 
     # -- fds -------------------------------------------------------------------------------------------------------
 

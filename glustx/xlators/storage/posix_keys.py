@@ -32,8 +32,12 @@ class PosixKeys:
             if isinstance(at, int):
                 return os.getxattr(at, key)
             return os.getxattr(at, key, follow_symlinks=False)
+        except ValueError:
+            return None  # a NUL in the key
         except OSError as error:
-            if error.errno in (errno.ENODATA, errno.EOPNOTSUPP) or (self.mapped and error.errno == errno.ENOENT):
+            if error.errno in (errno.ENODATA, errno.EOPNOTSUPP, errno.ERANGE) or (
+                self.mapped and error.errno == errno.ENOENT
+            ):
                 return None
             if self.mapped and error.errno == errno.EACCES:
                 with _writable(at):
@@ -49,6 +53,8 @@ class PosixKeys:
                 os.setxattr(at, key, value, flags)
             else:
                 os.setxattr(at, key, value, flags, follow_symlinks=False)
+        except ValueError:
+            raise OSError(errno.EINVAL, "NUL in the name of an xattr") from None
         except PermissionError:
             if not self.mapped:
                 raise
@@ -59,10 +65,18 @@ class PosixKeys:
         """Remove an xattr; OSError(ENODATA) when there is none."""
         if self.mapped:
             key = self.disk_key(key)
-        if isinstance(at, int):
-            os.removexattr(at, key)
-        else:
-            os.removexattr(at, key, follow_symlinks=False)
+        try:
+            if isinstance(at, int):
+                os.removexattr(at, key)
+            else:
+                os.removexattr(at, key, follow_symlinks=False)
+        except ValueError:
+            raise OSError(errno.EINVAL, "NUL in the name of an xattr") from None
+        except PermissionError:
+            if not self.mapped:
+                raise
+            with _writable(at):
+                os.removexattr(at, key)
 
     def xlist(self, at: At) -> list[bytes]:
         """Return the names of all xattrs, as clients know them."""

@@ -40,9 +40,11 @@ from glustx.xlators.storage.posix_object import (
 XATTR_PREFIXES = (b"user.", b"trusted.", b"security.", b"system.")
 # What list-xattr leaves out, as in stock.
 _UNLISTED = ("security.selinux", "trusted.glusterfs.quota.*", "trusted.*.xtime")
-_ACLS = (b"glusterfs.posix.acl", b"glusterfs.posix.default_acl")
+_KEY_MAX = 255
 # Bytes of file contents that are kept with answers.
 _CONTENT_KEPT = 32 << 20
+# Xattrs (also absent ones) that are remembered of one object.
+_KNOWN_MAX = 256
 
 
 class Plan:
@@ -62,6 +64,7 @@ class Plan:
 
     def __init__(self, xdata: Xdata) -> None:
         named = [k for k in xdata if k.startswith(XATTR_PREFIXES) and k not in (GFID_KEY, VOLUME_ID_KEY)]
+        named = [k for k in named if len(k) <= _KEY_MAX and b"\0" not in k]
         patterns = [k for k in named if any(c in k for c in b"*?[")]
         self.patterns = [k.decode("utf-8", "surrogateescape") for k in patterns]
         self.keys = [k for k in named if k not in patterns and not k.startswith(GFID2PATH)]
@@ -119,10 +122,7 @@ class PosixLookup(PosixAttr):
             parent_st = os.fstat(fd)
             obj = self._inos.get(st.st_ino)
             if obj is None or obj.ctime != st.st_ctime_ns:
-                obj = self.named(parent, name, st, xdata.gfid_req)
-                # Healing and first looks may have changed it.
-                st = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                obj.ctime = st.st_ctime_ns
+                obj, st = self.named(parent, name, st, xdata.gfid_req)
             if obj.plan is plan and obj.reply_fds == obj.fds:
                 reply = obj.reply
             else:
@@ -135,6 +135,9 @@ class PosixLookup(PosixAttr):
             if postparent is None or parent_st.st_ctime_ns != above.ctime:
                 postparent = self.seen(above, parent_st, fd)
         except FileNotFoundError as error:
+            if not os.fstat(parent.fd).st_nlink:
+                self.forget(parent.obj)
+                raise self.failed(req, OSError(errno.ESTALE, "the parent is gone")) from error
             raise FopError(errno.ENOENT, f"{self.graph.surroundings.host}:{self.brick}: lookup {loc}") from error
         except OSError as error:
             raise self.failed(req, error) from error
@@ -189,6 +192,8 @@ class PosixLookup(PosixAttr):
         """Return the xdata that answers `plan` for an object whose record is valid, and keep it with the object."""
         values: dict[bytes, object] = {}
         known = obj.xattrs
+        if len(known) > _KNOWN_MAX:
+            known.clear()
         for key in plan.keys:
             if key not in known:
                 known[key] = self.xget(at, key)

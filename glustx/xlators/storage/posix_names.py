@@ -11,8 +11,6 @@ import errno
 import os
 import stat
 
-import xxhash
-
 from glustx import fops
 from glustx.errors import FopError
 from glustx.fops import CreateReply, EntryReply, Fop
@@ -20,6 +18,7 @@ from glustx.inode import O_ACCMODE
 from glustx.values import NULL_GFID, Iatt, gfid_text
 from glustx.xdata import GFID_REQ, MDATA_KEY, PREOP_CHECK_FAILED, PREOP_PARENT_KEY, STR, Xdata, gfuuid
 from glustx.xlators.storage.posix_attr import NS, STAMP_BIRTH, STAMP_NAME
+from glustx.xlators.storage.posix_entry import gfid2path
 from glustx.xlators.storage.posix_handle import log
 from glustx.xlators.storage.posix_lookup import Plan, PosixLookup
 from glustx.xlators.storage.posix_object import (
@@ -39,12 +38,6 @@ from glustx.xlators.storage.posix_object import (
 
 _ACL_DEFAULT = b"system.posix_acl_default"
 _SETTABLE = (b"trusted.", b"user.", b"security.", b"system.posix_acl_")
-
-
-def gfid2path(pargfid: bytes, name: bytes) -> tuple[bytes, bytes]:
-    """Return the key and value of the xattr that records one name of a file."""
-    value = gfid_text(pargfid).encode() + b"/" + name
-    return GFID2PATH + xxhash.xxh64_hexdigest(value).encode(), value
 
 
 class PosixNames(PosixLookup):
@@ -99,7 +92,7 @@ class PosixNames(PosixLookup):
     def _open_existing(self, req: fops.Create, parent: Dir, flags: int) -> tuple[Obj, Iatt, int]:
         name = req.loc.name
         st = os.lstat(name, dir_fd=parent.fd)
-        obj = self.named(parent, name, st, req.xdata.gfid_req)
+        obj, st = self.named(parent, name, st, req.xdata.gfid_req)
         if not stat.S_ISREG(st.st_mode):
             raise OSError(errno.EISDIR if obj.is_dir else errno.EEXIST, "not a regular file")
         fd = os.open(name, flags | (req.flags & os.O_TRUNC) | os.O_NOFOLLOW, dir_fd=parent.fd)
@@ -140,6 +133,8 @@ class PosixNames(PosixLookup):
         try:
             gfid = self._gfid_req(req)
             parent = self.parent_of(req, req.loc)
+            if not req.linkname:
+                raise OSError(errno.EINVAL, "a link to nothing")
             pre = self.parent_seen(parent)
             os.symlink(req.linkname, req.loc.name, dir_fd=parent.fd)
             return self._named_reply(req, parent, gfid, None, False, pre)
@@ -314,14 +309,6 @@ class PosixNames(PosixLookup):
             error = OSError(errno.ESTALE, "the parent is gone")
         return self.failed(req, error)
 
-    def _adopt_foreign(self, parent: Dir, name: bytes, st: os.stat_result, at: At, gfid: bytes) -> None:
-        """Give a gfid to an object that was put on the brick from outside."""
-        if at == self.sidecar(st.st_ino):
-            os.close(os.open(at, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
-        self.xset(at, GFID_KEY, gfid, os.XATTR_CREATE)
-        if not stat.S_ISDIR(st.st_mode) and self.options.gfid2path:
-            self.xset(at, *gfid2path(parent.obj.gfid, name))
-
     # -- LINK ------------------------------------------------------------------------------------------------------
 
     async def link(self, req: fops.Link) -> EntryReply:
@@ -357,43 +344,6 @@ class PosixNames(PosixLookup):
             when, flags = self.when(req, default)
             if flags & 7:
                 self.stamp(obj, self.at(obj), when, flags & 7, st)
-
-    def name_added(self, obj: Obj, parent: Dir, name: bytes) -> None:
-        """Record one more name of a file in its xattrs; undoes itself when it fails midway."""
-        at = self.at(obj)
-        key, value = gfid2path(parent.obj.gfid, name)
-        if self.options.gfid2path:
-            self.xset(at, key, value)
-        if self.options.update_link_count_parent:
-            try:
-                self._count_links(at, parent, 1)
-            except OSError:
-                self.xdel(at, key)
-                raise
-
-    def name_removed(self, obj: Obj, parent: Dir, name: bytes) -> None:
-        """Take one name of a file out of its xattrs; what is not there is no failure."""
-        at = self.at(obj)
-        try:
-            if self.options.gfid2path:
-                self.xdel(at, gfid2path(parent.obj.gfid, name)[0])
-        except OSError as error:
-            if error.errno != errno.ENODATA:
-                log.warning("%s: gfid2path of %s: %s", self.name, obj.gfid.hex(), error.strerror)
-        if self.options.update_link_count_parent:
-            try:
-                self._count_links(at, parent, -1)
-            except OSError as error:
-                log.warning("%s: link count of %s: %s", self.name, obj.gfid.hex(), error.strerror)
-
-    def _count_links(self, at: At, parent: Dir, delta: int) -> None:
-        """Keep trusted.pgfid.<parent>, the number of names that a file has in one directory."""
-        key = PGFID + gfid_text(parent.obj.gfid).encode()
-        count = int.from_bytes((self.xget(at, key) or b"")[:4], "big") + delta
-        if count > 0:
-            self.xset(at, key, count.to_bytes(4, "big"))
-        elif self.xget(at, key) is not None:
-            self.xdel(at, key)
 
 
 class PreopFailed(OSError):

@@ -185,7 +185,7 @@ class PosixReaddir(PosixData):
                     st = lstat(name, dir_fd=fd, follow_symlinks=False)
                     obj = inos.get(st.st_ino)
                     if obj is None or obj.ctime != st.st_ctime_ns:
-                        obj = self.named(parent, name, st)
+                        obj, st = self.named(parent, name, st)
                         inos = self._inos
                     if idle:
                         xattrs, weight = EMPTY, 0

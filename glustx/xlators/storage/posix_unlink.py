@@ -49,7 +49,7 @@ class PosixUnlink(PosixRange):
             if stat.S_ISDIR(st.st_mode):
                 raise OSError(errno.EISDIR, "a directory")
             try:
-                obj = self.named(parent, name, st)
+                obj, st = self.named(parent, name, st)
             except OSError as error:
                 if error.errno not in (errno.ENODATA, errno.EIO):
                     raise
@@ -155,7 +155,7 @@ class PosixUnlink(PosixRange):
                 raise OSError(errno.ENOTDIR, "not a directory")
             obj: Obj | None
             try:
-                obj = self.named(parent, name, st)
+                obj, st = self.named(parent, name, st)
             except OSError as error:
                 if error.errno not in (errno.ENODATA, errno.EIO):
                     raise
@@ -224,6 +224,9 @@ class PosixUnlink(PosixRange):
     def _remove_leaf(self, fd: int, name: str) -> None:
         gfid, st = self._gfid_at(fd, name)
         os.unlink(name, dir_fd=fd)
+        if self.mapped and not stat.S_ISREG(st.st_mode) and st.st_nlink <= 2:
+            with suppress(FileNotFoundError):
+                os.unlink(self.sidecar(st.st_ino))
         if gfid is None or len(gfid) != 16:
             return
         handle = self.handle(gfid)
@@ -269,7 +272,7 @@ class PosixUnlink(PosixRange):
             source = self.parent_of(req, req.oldloc)
             target = self.parent_of(req, req.newloc)
             st = os.lstat(old, dir_fd=source.fd)
-            obj = self.named(source, old, st)
+            obj, st = self.named(source, old, st)
             pre_old, pre_new = self.parent_seen(source), self.parent_seen(target)
             victim, victim_st = self._victim(target, new)
             waste = None
@@ -283,7 +286,7 @@ class PosixUnlink(PosixRange):
             stat_ = self.settle(obj, after)
             post_old = self.parent_changed(req, source) if victim is not obj else pre_old
             post_new = self.parent_changed(req, target) if victim is not obj else pre_new
-            if source is target:
+            if source.obj is target.obj:
                 post_old = post_new
             if waste is not None:
                 await shield(self.work(os.unlink, waste))
@@ -299,7 +302,7 @@ class PosixUnlink(PosixRange):
         except FileNotFoundError:
             return None, None
         try:
-            return self.named(parent, name, st), st
+            return self.named(parent, name, st)
         except OSError as error:
             if error.errno not in (errno.ENODATA, errno.EIO):
                 raise
@@ -314,7 +317,12 @@ class PosixUnlink(PosixRange):
         except BaseException:
             os.unlink(staged)
             raise
-        os.rename(staged, obj.path)
+        try:
+            os.rename(staged, obj.path)
+        except BaseException:
+            if victim is None:
+                os.rename(new, old, src_dir_fd=target.fd, dst_dir_fd=source.fd)
+            raise
         if victim is not None:
             self._dir_gone(victim)
 

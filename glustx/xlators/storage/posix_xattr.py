@@ -297,7 +297,6 @@ class PosixXattr(PosixReaddir):
             raise self.failed(req, error) from error
 
     def _xattrop(self, how: int, xattrs: Xdata, obj: Obj, st: os.stat_result, at: At) -> XattropReply:
-        pre = self.iatt(obj, st)
         known = obj.xattrs
         answer: dict[bytes, object] = {}
         changes: list[tuple[bytes, bytes]] = []
@@ -325,8 +324,9 @@ class PosixXattr(PosixReaddir):
         except BaseException:
             self._take_back(obj, at, done)
             raise
-        post = self.settle(obj, self._stat(obj, at)) if changes else pre
-        return XattropReply(xattrs=Xdata(answer), xdata=Xdata({VIRT_PRESTAT: pre, VIRT_POSTSTAT: post}))
+        if changes:
+            self.settle(obj, self._stat(obj, at))
+        return XattropReply(xattrs=Xdata(answer))
 
 
 def combine(how: int, stored: bytes | None, delta: bytes) -> tuple[bytes | None, bytes | None]:

@@ -12,10 +12,7 @@ from tests.kit import loop_filesystem
 
 pytest.register_assert_rewrite("tests.t1_xlator.posix.kit")
 
-from tests.t1_xlator.posix.kit import (
-    Brick,
-    trusted_allowed,
-)
+from tests.t1_xlator.posix.kit import Brick, trusted_allowed  # noqa: E402
 
 
 @pytest.fixture(params=["trusted", "user"])

@@ -1,4 +1,4 @@
-"""What the tests of storage/posix share: a brick on a folder, short ways to call it, to look at its disk, and faults."""
+"""What the tests of storage/posix share: a brick on a folder, short ways to use it and to look at its disk, faults."""
 
 from __future__ import annotations
 

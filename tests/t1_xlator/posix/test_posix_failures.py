@@ -176,6 +176,27 @@ def test_a_copied_gfid_does_not_pass_for_the_original(brick: Brick) -> None:
     assert brick.read(fd).data == b"original" and brick.handle(gfid).exists()
 
 
+def test_a_copied_directory_does_not_take_the_originals_handle(brick: Brick) -> None:
+    gfid = brick.mkdir(b"d")
+    brick.create(b"inside", gfid)
+    (brick.folder / "copy").mkdir()
+    brick.set_xattr(brick.folder / "copy", "trusted.gfid", gfid)
+    restarted(brick)
+    brick.fails(errno.EIO, fops.Lookup(loc=Loc(pargfid=ROOT_GFID, name=b"copy")))
+    assert b"inside" in brick.names(gfid)
+
+
+def test_removing_one_of_two_names_of_a_file_that_lost_its_handle(brick: Brick) -> None:
+    fd, gfid = brick.create(b"a")
+    brick.write(fd, b"data")
+    brick.do(fops.Link(oldloc=Loc(gfid=gfid), newloc=Loc(pargfid=ROOT_GFID, name=b"b")))
+    brick.release(fd)
+    brick.handle(gfid).unlink()
+    restarted(brick)
+    brick.unlink(b"a")
+    assert brick.lookup(b"b").stat.nlink == 1 and brick.handle(gfid).samefile(brick.folder / "b")
+
+
 def test_start_clears_what_a_crash_left(brick: Brick) -> None:
     _, gfid = brick.create(b"f")
     brick.fds = []  # as a crash would have it

@@ -227,6 +227,20 @@ def test_contents_kept_in_memory_are_bounded(brick: Brick, monkeypatch: pytest.M
     assert 0 < len(held) <= 10
 
 
+def test_keys_that_no_xattr_can_have_are_passed_over(brick: Brick) -> None:
+    _, gfid = brick.create(b"f")
+    odd = {b"user.a\0b": 0, b"user." + b"n" * 300: 0, b"trusted.x": 0}
+    assert dict(brick.lookup(b"f", xdata=Xdata(odd)).xdata) == {}
+    loc = Loc(gfid=gfid)
+    brick.fails(errno.ENODATA, fops.Getxattr(loc=loc, key=b"user.a\0b"))
+    brick.fails(errno.EINVAL, fops.Setxattr(loc=loc, xattrs=Xdata({b"user.a\0b": b"1"})))
+    brick.fails(errno.EINVAL, fops.Removexattr(loc=loc, key=b"user.a\0b"))
+    brick.fails(errno.EINVAL, fops.Xattrop(loc=loc, flags=0, xattrs=Xdata({b"trusted.a\0b": b"\0\0\0\1"})))
+    for number in range(40):
+        brick.lookup(b"f", xdata=Xdata({b"user.%d-%d" % (number, n): 0 for n in range(20)}))
+    assert len(brick.posix.find(gfid)[0].xattrs) < 300
+
+
 def test_plan_takes_what_names_an_xattr(brick: Brick) -> None:
     plan = Plan(Xdata({b"trusted.afr.*": 0, b"user.a": 0, CONTENT: uint(9), b"link-count": "x", b"trusted.gfid": 0}))
     assert (plan.keys, plan.patterns, plan.content) == ([b"user.a"], ["trusted.afr.*"], 9)
