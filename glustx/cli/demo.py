@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import select
@@ -80,6 +81,7 @@ class _Demo:
         self.written = min(written, self.size)
         self.console = Console(highlight=False, soft_wrap=True)
         self.server: subprocess.Popen[bytes] | None = None
+        self.brick_method = ""
 
     def run(self) -> None:
         work = Path(tempfile.mkdtemp(prefix="glustx-demo-", dir=self.parent))
@@ -91,6 +93,7 @@ class _Demo:
             self._say(f"Everything is stopped, and {work} is removed.")
 
     def _show(self, work: Path) -> None:
+        from glustx.mgmt.control import ask_facts
         from glustx.mgmt.profile import layers
 
         brick = work / "brick"
@@ -100,6 +103,7 @@ class _Demo:
         self._say("[bold]1. Serve a folder as a volume[/]")
         options = ["--volume", _VOLUME, "--port", "0", "--profile", *state, "--json"]
         ready = self._serve(["serve", str(brick), *options])
+        self.brick_method = asyncio.run(ask_facts(Path(ready["bricks"][0]["control"]))).get("zero-method", "")
         url = f"gluster://{ready['host']}:{ready['port']}/{_VOLUME}"
         self._say(f"   {url} is up: volume server pid {ready['pid']}, brick pid {ready['bricks'][0]['pid']}")
 
@@ -118,7 +122,7 @@ class _Demo:
             verdict = f"{human(found['size'])} read as zeroes" if found["zero"] else "NOT ZERO"
             self._say(f"   {name}: {verdict} ({read} read, {skipped} of holes, {found['seconds']:.2f} s)")
 
-        self._say("\n[bold]5. The brick's graph, with the fops that reached each translator[/]")
+        self._say("\n[bold]5. The brick's graph, with the fops that each translator had[/]")
         self._graph(layers(self._run("statedump", _VOLUME, *state)))
 
     # -- processes -------------------------------------------------------------------------------------------------
@@ -167,14 +171,14 @@ class _Demo:
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False)
-        for heading in ("image", "size", "method", "on the brick", "seconds", "RPCs", "sent", "received"):
-            table.add_column(heading, justify="left" if heading in ("image", "method", "on the brick") else "right")
+        for heading in ("image", "size", "method", "brick", "seconds", "RPCs", "sent", "received"):
+            table.add_column(heading, justify="left" if heading in ("image", "method", "brick") else "right")
         for report in reports:
             table.add_row(
                 report["path"].lstrip("/"),
                 human(report["size"]),
                 report["method_used"],
-                report["brick_zero_method"] or "",
+                self.brick_method if report["method_used"] == "zerofill" else "",
                 f"{report['seconds']:.3f}",
                 str(report["rpcs"]),
                 human(report["wire_bytes_sent"]),
@@ -189,17 +193,20 @@ class _Demo:
         from glustx import fops
         from glustx.graph import find_type
 
-        seen = [name for name in fops.FOPS if any(layer.fops.get(name) for layer in found)]
+        layers = [layer for layer in found if layer.fops]
         table = Table(box=None, pad_edge=False)
-        table.add_column("translator")
-        table.add_column("fops that reached it (those in bold it answers itself; the others pass)")
-        for layer in found:
-            kind = find_type(layer.type)
-            counts = []
-            for name in seen:
-                if layer.fops.get(name):
-                    text = f"{name} {layer.fops[name]}"
-                    counts.append(text if kind.how(name) == "pass" else f"[bold]{text}[/]")
-            table.add_row(layer.type, ", ".join(counts))
-        self._say("")
+        table.add_column("fop")
+        for layer in layers:
+            table.add_column(layer.type, justify="right")
+        passed = False
+        for name in fops.FOPS:
+            if not any(layer.fops.get(name) for layer in layers):
+                continue
+            touched = [find_type(layer.type).how(name) != "pass" for layer in layers]
+            passed = passed or not all(touched)
+            counts = zip(layers, touched, strict=True)
+            table.add_row(name, *(str(layer.fops.get(name, 0)) if mine else "-" for layer, mine in counts))
+        self._say(f"   {' > '.join(layer.type for layer in found)}\n")
         self.console.print(table)
+        if passed:
+            self._say("- : the translator leaves the fop alone, so it never enters it")

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from glustx import fops
-from glustx.errors import FopError, GraphError, OptionError
+from glustx.errors import FopCancelled, FopError, GraphError, OptionError
 from glustx.graph import Graph, Surroundings
 from glustx.linux import keep_freed_memory
 from glustx.mgmt import control
@@ -30,7 +30,7 @@ from glustx.rpc.channel import Address, Listener
 from glustx.rpc.getspec import OP_VERSIONS, Dialled, connect, own_credential
 from glustx.rpc.transport import AsyncioNetwork, AsyncioReactor, drive_in_loop
 from glustx.rpc.xdr import XdrError
-from glustx.runtime import TimedOut, Waiter, sleep, wait_for
+from glustx.runtime import Run, TimedOut, Waiter, drive, sleep, turn, wait_for
 from glustx.values import ROOT_LOC, gfid_text
 from glustx.volfile import VolfileError
 from glustx.xlators.protocol.server import Server
@@ -172,11 +172,17 @@ class _Brick:
         if self.config.manager is None:
             await self.ended.wait()
             return
-        keeper = self.loop.create_task(self._drive(self._stay_signed_in()))
+        keepers: list[Run | None] = []
+        turn(lambda: keepers.append(drive(self._stay_signed_in(), self._signed_in_no_more)))
         await self.ended.wait()
-        keeper.cancel()
-        await asyncio.gather(keeper, return_exceptions=True)
+        for keeper in keepers:
+            if keeper is not None:
+                keeper.cancel()
         await self._drive(self._sign_out())
+
+    def _signed_in_no_more(self, value: None, error: BaseException | None) -> None:
+        if error is not None and not isinstance(error, FopCancelled):
+            log.error("the brick no longer tells the volume server of its port", exc_info=error)
 
     async def _read_volume_id(self) -> str:
         for brick in self.graph.root.children:

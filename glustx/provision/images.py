@@ -18,6 +18,7 @@ from glustx.provision.progress import Progress
 from glustx.provision.target import File, Volume, parent_of, wire
 from glustx.provision.zeroing import METHODS, Limits, Zeroed, chunks, in_parallel, zero_range
 from glustx.units import human
+from glustx.xdata import ZERO_METHOD
 
 log = logging.getLogger("glustx.provision")
 
@@ -142,9 +143,17 @@ class _Meter:
 
 
 def brick_zero_method(volume: Volume) -> str | None:
-    """Return how the bricks below a volume zero a range (zero-range, punch, writes, mixed), None when unknown."""
+    """Return how the bricks below a volume zero a range (zero-range, punch, writes, mixed), None when unknown.
+
+    A brick in this process tells; one across the network is asked for a virtual xattr, which stock's do not have.
+    """
     method = volume.graph.root.limits().get("zero_method")
-    return str(method) if method else None
+    if method:
+        return str(method)
+    try:
+        return volume.getxattr("/", ZERO_METHOD).rstrip(b"\0").decode() or None
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def create(volume: Volume, path: str, request: CreateRequest, progress: Progress) -> Report:

@@ -112,6 +112,9 @@ class Volume(Protocol):
     def lexists(self, path: str) -> bool:
         """Tell whether a path names something."""
 
+    def getxattr(self, path: str, name: bytes) -> bytes:
+        """Return an extended attribute."""
+
     def statvfs(self, path: str = "/") -> Space:
         """Figures of the volume."""
 
