@@ -179,7 +179,7 @@ class _Irregular(TypeError):
     """A field that no generated code can carry."""
 
 
-class _Term(typing.NamedTuple):
+class Term(typing.NamedTuple):
     """One field of a body: the expression it comes from, and its wire type."""
 
     path: str
@@ -197,20 +197,21 @@ def _wire_type(hint: Any) -> str:
     raise _Irregular(f"no wire type for {hint!r}")
 
 
-def _terms(cls: type[Fop]) -> list[_Term]:
+def call_terms(cls: type[Fop]) -> list[Term]:
+    """Return the fields of a call's body in wire order, without the xdata behind them."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    terms: list[_Term] = []
+    terms: list[Term] = []
     for word in cls.wire:
         field, _, part = word.partition(".")
         if part in ("gfid", "pargfid"):
-            terms.append(_Term(word, "gfid"))
+            terms.append(Term(word, "gfid"))
         elif part == "name":
-            terms.append(_Term(word, "str"))
+            terms.append(Term(word, "str"))
         elif part == "remote":
-            terms.append(_Term(word, "remote"))
+            terms.append(Term(word, "remote"))
         else:
             wire = _wire_type(hints[field])
-            terms.append(_Term(f"{word}.gfid" if hints[field] is Loc else word, wire))
+            terms.append(Term(f"{word}.gfid" if hints[field] is Loc else word, wire))
     return terms
 
 
@@ -267,11 +268,11 @@ _NAMES: dict[str, Any] = {
 _BUILD = {"iatt": "Iatt", "statfs": "Statvfs", "lease": "LeaseInfo"}
 
 
-def _decode_fields(src: _Source, terms: list[_Term]) -> None:
+def _decode_fields(src: _Source, terms: list[Term]) -> None:
     """Emit code that reads `terms` from buf at pos into v_* variables."""
     i = 0
     while i < len(terms):
-        run: list[_Term] = []
+        run: list[Term] = []
         while i < len(terms) and terms[i].wire in _FIXED:
             run.append(terms[i])
             i += 1
@@ -317,7 +318,7 @@ def _decode_fields(src: _Source, terms: list[_Term]) -> None:
             raise _Irregular(f"cannot decode wire type {t.wire}")
 
 
-def _call_arguments(cls: type[Fop], terms: list[_Term]) -> list[str]:
+def _call_arguments(cls: type[Fop], terms: list[Term]) -> list[str]:
     """Emit the constructor's arguments from the v_* variables."""
     hints = typing.get_type_hints(cls, include_extras=True)
     own = [f for f in cls.__struct_fields__ if f not in Fop.__struct_fields__]
@@ -343,7 +344,7 @@ def _call_arguments(cls: type[Fop], terms: list[_Term]) -> list[str]:
 
 
 def _make_decode_call(cls: type[Fop]) -> Callable[..., Fop]:
-    terms = _terms(cls)
+    terms = call_terms(cls)
     src = _Source("def f(buf, pos, end, find_fd, memo, caller, ctime, stamp):", {**_NAMES, "cls": cls})
     _decode_fields(src, terms)
     src.add("xdata = last_xdata(memo, buf, pos, end)")
@@ -352,12 +353,12 @@ def _make_decode_call(cls: type[Fop]) -> Callable[..., Fop]:
     return src.make(f"{cls.name} call")
 
 
-def _encode_fields(src: _Source, terms: list[_Term], owner: str) -> list[str]:
+def _encode_fields(src: _Source, terms: list[Term], owner: str) -> list[str]:
     """Return expressions whose concatenation is the body of `terms`."""
     pieces: list[str] = []
     i = 0
     while i < len(terms):
-        run: list[_Term] = []
+        run: list[Term] = []
         while i < len(terms) and terms[i].wire in _FIXED:
             run.append(terms[i])
             i += 1
@@ -398,16 +399,16 @@ def _encode_fields(src: _Source, terms: list[_Term], owner: str) -> list[str]:
 
 def _make_encode_call(cls: type[Fop]) -> Callable[..., tuple[bytes, Any]]:
     src = _Source("def f(req, number):", _NAMES)
-    pieces = _encode_fields(src, _terms(cls), "req")
+    pieces = _encode_fields(src, call_terms(cls), "req")
     src.add(f"return b''.join(({', '.join([*pieces, 'req.xdata.raw'])},)), None")
     return src.make(f"{cls.name} call")
 
 
-def _reply_terms(cls: type[Fop]) -> tuple[str, list[_Term]]:
+def reply_terms(cls: type[Fop]) -> tuple[str, list[Term]]:
     """Return the expression of op_ret and the fields behind `op_ret, op_errno, xdata`."""
     hints = typing.get_type_hints(cls.reply, include_extras=True)
     ret = "0"
-    terms: list[_Term] = []
+    terms: list[Term] = []
     for field in cls.reply.__struct_fields__:
         if field == "xdata":
             continue
@@ -415,16 +416,16 @@ def _reply_terms(cls: type[Fop]) -> tuple[str, list[_Term]]:
         if wire == "op_ret":
             ret = f"reply.{field}"
         else:
-            terms.append(_Term(field, wire))
+            terms.append(Term(field, wire))
     if cls is fops.Getxattr or cls is fops.Fgetxattr or cls.reply is fops.XattropReply:
-        terms += [_Term("zero", "iatt"), _Term("zero", "iatt")]
+        terms += [Term("zero", "iatt"), Term("zero", "iatt")]
     if cls is fops.Readlink:
         ret = "len(reply.path)"
-        terms = [_Term("stat", "iatt"), _Term("path", "str")]
+        terms = [Term("stat", "iatt"), Term("path", "str")]
     if cls is fops.Open or cls is fops.Opendir:
-        terms = [_Term("fd_number", "i64")]
+        terms = [Term("fd_number", "i64")]
     if cls is fops.Create:
-        terms.insert(1, _Term("fd_number", "u64"))
+        terms.insert(1, Term("fd_number", "u64"))
     return ret, terms
 
 
@@ -432,7 +433,7 @@ _ZERO_IX = bytes(148)
 
 
 def _make_encode_reply(cls: type[Fop]) -> Callable[..., list[Any]]:
-    ret, terms = _reply_terms(cls)
+    ret, terms = reply_terms(cls)
     src = _Source("def f(xid, reply, fd_number):", {**_NAMES, "head": _REPLY_HEAD.pack, "ZERO_IX": _ZERO_IX})
     if all(t.wire in _FIXED for t in terms) and not any(t.path == "zero" for t in terms):
         packed = src.struct("IIIIIIIii12s" + "".join(_FIXED[t.wire][0] for t in terms))
@@ -463,7 +464,7 @@ def _make_encode_reply(cls: type[Fop]) -> Callable[..., list[Any]]:
 
 
 def _make_decode_reply(cls: type[Fop]) -> Callable[..., tuple[Reply, int | None]]:
-    ret, terms = _reply_terms(cls)
+    ret, terms = reply_terms(cls)
     src = _Source("def f(buf, pos, end, memo):", {**_NAMES, "cls": cls.reply, "name": cls.name})
     head = src.struct("ii")
     src.add("if pos + 8 > end: raise XdrError('record cut short')")
@@ -483,7 +484,7 @@ def _make_decode_reply(cls: type[Fop]) -> Callable[..., tuple[Reply, int | None]
     return src.make(f"{cls.name} reply")
 
 
-def zero_body(terms: list[_Term]) -> bytes:
+def zero_body(terms: list[Term]) -> bytes:
     """Return the fields of a reply, all zero, as an error reply carries them."""
     out = b""
     for t in terms:
@@ -529,7 +530,7 @@ def compile_codec(cls: type[Fop]) -> FopCodec:
         _regular(_make_encode_call, cls),
         _regular(_make_encode_reply, cls),
         _regular(_make_decode_reply, cls),
-        _regular(lambda cls: make_encode_error(zero_body(_reply_terms(cls)[1])), cls),
+        _regular(lambda cls: make_encode_error(zero_body(reply_terms(cls)[1])), cls),
     )
 
 
