@@ -610,7 +610,7 @@ class Opendir(Fop, frozen=True, gc=False):
     fd: Fd
 
 
-@fop(21, 21, SYNCS, Done)
+@fop(21, 21, SYNCS, Done, priority=LOW)
 class Fsyncdir(Fop, frozen=True, gc=False):
     """Make a directory durable."""
 
@@ -728,7 +728,7 @@ class Fentrylk(Fop, frozen=True, gc=False):
     basename: Presence64 = b""
 
 
-@fop(33, 33, CHANGES_ATTRS, XattropReply)
+@fop(33, 33, CHANGES_ATTRS, XattropReply, priority=LOW)
 class Xattrop(Fop, frozen=True, gc=False):
     """Change xattrs by arithmetic in one step (`flags`: 0 add 32-bit, 1 add 64-bit, 4 get and set, 5 and 6 with
     default)."""
@@ -738,7 +738,7 @@ class Xattrop(Fop, frozen=True, gc=False):
     xattrs: Xdata
 
 
-@fop(34, 34, CHANGES_ATTRS, XattropReply)
+@fop(34, 34, CHANGES_ATTRS, XattropReply, priority=LOW)
 class Fxattrop(Fop, frozen=True, gc=False):
     """Xattrop on an open file."""
 
@@ -868,7 +868,7 @@ class Lease(Fop, frozen=True, gc=False):
     lease: LeaseInfo
 
 
-@fop(51, 53, READS, ActiveLksReply)
+@fop(51, 53, READS, ActiveLksReply, priority=HIGH)
 class Getactivelk(Fop, frozen=True, gc=False):
     """All posix locks of an inode, for migration."""
 
@@ -883,7 +883,7 @@ class Setactivelk(Fop, frozen=True, gc=False):
     locks: tuple[ActiveLock, ...]
 
 
-@fop(53, 56, CHANGES_NAMES | MAY_GROW, AttrReply, wire="loc.gfid mode")
+@fop(53, 56, CHANGES_NAMES | MAY_GROW, AttrReply, priority=HIGH, wire="loc.gfid mode")
 class Icreate(Fop, frozen=True, gc=False):
     """Make an inode that has no name yet."""
 
@@ -891,7 +891,7 @@ class Icreate(Fop, frozen=True, gc=False):
     mode: U32
 
 
-@fop(54, 57, CHANGES_NAMES, PrePost, wire="loc.pargfid loc.name")
+@fop(54, 57, CHANGES_NAMES, PrePost, priority=HIGH, wire="loc.pargfid loc.name")
 class Namelink(Fop, frozen=True, gc=False):
     """Give an inode made by ICREATE (its gfid in `gfid-req`) a name."""
 
