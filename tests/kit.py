@@ -301,7 +301,9 @@ def affordable(folder: Path, size: int) -> int:
     """`size` bytes, or less when the file system of `folder` has not twice that free; says so when it cuts."""
     space = os.statvfs(folder)
     free = space.f_bavail * space.f_frsize
-    while size > free // 2:
-        size //= 2
-    print(f"working with {size / 2**30:.2f} GiB ({free / 2**30:.0f} GiB are free)")
-    return size
+    cut = size
+    while cut > free // 2:
+        cut //= 2
+    if cut < size:
+        print(f"working with {cut / 2**30:.2f} instead of {size / 2**30:.2f} GiB: {free / 2**30:.0f} GiB are free")
+    return cut
