@@ -211,6 +211,33 @@ def test_create(benchmark: Any, brick: Bench) -> None:
     many(benchmark, one, rounds=100, iterations=20)
 
 
+def test_create_floor(benchmark: Any, brick: Bench) -> None:
+    """openat, three xattrs, mkdir and linkat of the handle, the parent's xattr, four fstats."""
+    root = os.open(brick.folder, os.O_RDONLY)
+    handles = brick.folder / ".glusterfs"
+
+    def calls() -> None:
+        gfid = new_gfid()
+        text = gfid.hex()
+        name = b"c%d" % next(brick.numbers)
+        os.fstat(root)
+        number = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=root)
+        os.setxattr(number, b"trusted.gfid", gfid)
+        os.setxattr(number, b"trusted.gfid2path.5f1befa89614443c", b"00000000-0000-0000-0000-000000000001/x.img")
+        os.setxattr(number, b"trusted.glusterfs.mdata", b"%057d" % next(brick.clock))
+        folder = f"{handles}/{text[:2]}/{text[2:4]}"
+        if not os.path.exists(folder):
+            os.mkdir(folder, 0o700)
+        os.link(name, f"{folder}/{text}", src_dir_fd=root, follow_symlinks=False)
+        os.fstat(number)
+        os.setxattr(root, b"trusted.glusterfs.mdata", b"%057d" % next(brick.clock))
+        os.fstat(root)
+        os.close(number)
+
+    many(benchmark, calls, rounds=100, iterations=20)
+    os.close(root)
+
+
 def test_unlink(benchmark: Any, brick: Bench) -> None:
     names = [b"u%d" % number for number in range(3000)]
     for name in names:
@@ -223,6 +250,30 @@ def test_unlink(benchmark: Any, brick: Bench) -> None:
         brick.do(fops.Unlink(loc=loc, ctime=next(brick.clock), stamp=25))
 
     benchmark.pedantic(one, rounds=100, iterations=25, warmup_rounds=2)
+
+
+def test_unlink_floor(benchmark: Any, brick: Bench) -> None:
+    """lstat, unlink of handle and name, the parent's xattr and two fstats."""
+    names = [b"u%d" % number for number in range(3000)]
+    handles = {}
+    for name in names:
+        fd, reply = brick.create(name)
+        brick.do(fops.Release(fd=fd))
+        handles[name] = brick.graph.root.handle(reply.stat.gfid)  # type: ignore[attr-defined]
+    root = os.open(brick.folder, os.O_RDONLY)
+    left = iter(names)
+
+    def calls() -> None:
+        name = next(left)
+        os.lstat(name, dir_fd=root)
+        os.fstat(root)
+        os.unlink(handles[name])
+        os.unlink(name, dir_fd=root)
+        os.setxattr(root, b"trusted.glusterfs.mdata", b"%057d" % next(brick.clock))
+        os.fstat(root)
+
+    benchmark.pedantic(calls, rounds=100, iterations=25, warmup_rounds=2)
+    os.close(root)
 
 
 def test_readdirp_2000(benchmark: Any, brick: Bench) -> None:

@@ -1,7 +1,7 @@
 """storage/posix: a brick on a POSIX file system, with stock GlusterFS's on-disk layout.
 
-The bodies are in siblings by topic, each a mixin on the one before: posix_keys (xattr namespaces), posix_handle (gfid to
-object), posix_entry (names on disk), posix_attr, posix_lookup, posix_names, posix_data, posix_readdir, posix_xattr,
+The bodies are in siblings by topic, each a mixin on the one before: posix_keys (xattr namespaces), posix_handle (gfid
+to object), posix_entry (names on disk), posix_attr, posix_lookup, posix_names, posix_data, posix_readdir, posix_xattr,
 posix_range, posix_unlink, posix_whole, posix_brick. posix_object holds what they share, posix_zero zeroes ranges.
 """
 

@@ -103,36 +103,37 @@ class PosixEntry(PosixHandle):
 
     def make_handle(self, gfid: bytes, name: bytes, dir_fd: int) -> None:
         """Link a file's handle; OSError(EEXIST) when the gfid is taken."""
-        path = self.handle(gfid)
         try:
-            os.link(name, path, src_dir_fd=dir_fd, follow_symlinks=False)
+            os.link(name, self.handle_place(gfid), src_dir_fd=dir_fd, follow_symlinks=False)
         except FileNotFoundError:
-            self._make_fan(path)
-            os.link(name, path, src_dir_fd=dir_fd, follow_symlinks=False)
+            self._fans.discard(gfid[:2])  # somebody has tidied up
+            os.link(name, self.handle_place(gfid), src_dir_fd=dir_fd, follow_symlinks=False)
 
     def link_dir_handle(self, gfid: bytes, target: bytes) -> None:
         """Make the symlink that tells where a directory is; OSError(EEXIST) when the gfid is taken."""
-        path = self.handle(gfid)
         try:
-            os.symlink(target, os.fsencode(path))
+            os.symlink(target, os.fsencode(self.handle_place(gfid)))
         except FileNotFoundError:
-            self._make_fan(path)
-            os.symlink(target, os.fsencode(path))
+            self._fans.discard(gfid[:2])
+            os.symlink(target, os.fsencode(self.handle_place(gfid)))
 
     def stage_dir_handle(self, gfid: bytes, target: bytes) -> str:
         """Make the symlink for a directory's new place beside its handle; renaming it there is the last step."""
-        place = self.handle(gfid) + ".new"
-        self._make_fan(place)
-        try:
+        place = self.handle_place(gfid) + ".new"
+        with suppress(FileNotFoundError):
             os.unlink(place)
-        except FileNotFoundError:
-            pass
         os.symlink(target, os.fsencode(place))
         return place
 
-    @staticmethod
-    def _make_fan(path: str) -> None:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    def handle_place(self, gfid: bytes) -> str:
+        """Return the path of a handle that is about to be made, in a folder that is there."""
+        path = self.handle(gfid)
+        fan = gfid[:2]
+        if fan not in self._fans:
+            with suppress(FileExistsError):
+                os.mkdir(os.path.dirname(path), 0o700)
+            self._fans.add(fan)
+        return path
 
     def path_of(self, gfid: bytes) -> bytes:
         """Return a directory's path from the brick's root, such as `/a/b`."""

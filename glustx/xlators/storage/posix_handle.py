@@ -68,6 +68,7 @@ class PosixHandle(PosixKeys):
         self._old_inos: dict[int, Obj] = {}
         self._inos_half = 32768
         self._anonymous: dict[bytes, OpenFile] = {}
+        self._fans: set[bytes] = set()
         self.uid, self.gid = os.geteuid(), os.getegid()
 
     # -- gfid to object --------------------------------------------------------------------------------------------

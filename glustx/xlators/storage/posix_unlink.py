@@ -55,8 +55,10 @@ class PosixUnlink(PosixRange):
                     raise
                 return self._unlink_foreign(req, parent, name)
             pre = self.parent_seen(parent)
-            self._unlink_checks(req, obj, st)
-            answers = self._unlink_answers(req, st)
+            answers = EMPTY
+            if req.xdata is not EMPTY:
+                self._unlink_checks(req, obj, st)
+                answers = self._unlink_answers(req, st)
             waste: str | None = None
             if st.st_nlink > 2:
                 os.unlink(name, dir_fd=parent.fd)
@@ -83,8 +85,6 @@ class PosixUnlink(PosixRange):
 
     def _unlink_checks(self, req: fops.Unlink, obj: Obj, st: os.stat_result) -> None:
         xdata = req.xdata
-        if xdata is EMPTY:
-            return
         if xdata.number(_ONLY_LINKTO):
             link_file = stat.S_IMODE(st.st_mode) == stat.S_ISVTX and self.xget(self.at(obj), _LINKTO) is not None
             if not link_file:
@@ -107,10 +107,11 @@ class PosixUnlink(PosixRange):
 
         Yields a path that the caller removes on a worker afterwards, when freeing the blocks may take its time.
         """
-        aside = f"{self._handles}unlink/{gfid_text(obj.gfid)}"
         handle = obj.path
         large = st.st_blocks * 512 > _BIG
+        aside = ""
         if obj.fds or large:
+            aside = f"{self._handles}unlink/{gfid_text(obj.gfid)}"
             os.rename(handle, aside)
         else:
             os.unlink(handle)
@@ -118,7 +119,7 @@ class PosixUnlink(PosixRange):
             yield aside if large and not obj.fds else None
         except BaseException:
             try:
-                if obj.fds or large:
+                if aside:
                     os.rename(aside, handle)
                 else:
                     self.make_handle(obj.gfid, name, parent.fd)

@@ -67,8 +67,7 @@ class PosixWhole(PosixUnlink):
                 raise OSError(errno.EINVAL, "null gfid")
             if stat.S_IFMT(req.mode) not in (0, stat.S_IFREG):
                 raise OSError(errno.EOPNOTSUPP, "ICREATE makes regular files")
-            path = self.handle(gfid)
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            path = self.handle_place(gfid)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 if (req.caller.uid, req.caller.gid) != (self.uid, self.gid):
