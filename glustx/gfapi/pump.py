@@ -35,6 +35,8 @@ log = logging.getLogger("glustx.gfapi")
 T = TypeVar("T")
 
 IDLE_SECONDS = 0.05
+# A signal that comes just before a system call does not interrupt it: the main thread looks up now and then.
+SIGNAL_SECONDS = 0.5
 _FORKED = "this volume was opened before fork(); a child process has to open its own"
 _CLOSED = "this volume is closed"
 
@@ -119,6 +121,11 @@ class Pump:
         self._thread: threading.Thread | None = None
         _pumps.add(self)
 
+    @property
+    def usable(self) -> bool:
+        """False once the pump is closed, and in a process forked from the one that made it."""
+        return not self._refusal
+
     # -- calling -----------------------------------------------------------------------------------------------------
 
     def run(self, co: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
@@ -185,7 +192,9 @@ class Pump:
                     gate.acquire()
                     self._queue.append(call)
             if gate is not None:
-                gate.acquire()  # opened when the call has ended or has got the baton
+                # It is opened when the call has ended or has got the baton.
+                while not gate.acquire(True, SIGNAL_SECONDS):
+                    pass
                 continue
             while not self._pump_once(call):
                 pass
@@ -223,7 +232,8 @@ class Pump:
         """Wait for something to happen and run it. Return True when `call` has ended; the baton is passed on then."""
         # From here on whoever brings something rings; what was brought before is seen by the tests that follow.
         self._asleep = True
-        ready = self._selector.select(0 if self._posted or (call is not None and call.done) else self._patience())
+        hurry = self._posted or (call is not None and call.done)
+        ready = self._selector.select(0 if hurry else self._patience(SIGNAL_SECONDS if call is not None else None))
         with self._guarded:
             self._asleep = False
             self._react(ready)
@@ -232,9 +242,13 @@ class Pump:
                 return True
         return False
 
-    def _patience(self) -> float | None:
+    def _patience(self, most: float | None) -> float | None:
+        """Return how long to wait: until the next timer, and not longer than `most`."""
         timers = self._timers
-        return max(0.0, timers[0][0] - time.monotonic()) if timers else None
+        if not timers:
+            return most
+        left = max(0.0, timers[0][0] - time.monotonic())
+        return left if most is None or left < most else most
 
     def _react(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
         for key, mask in ready:

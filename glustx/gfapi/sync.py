@@ -130,7 +130,7 @@ class Volume(VolumeTable, Blocking):
     def close(self) -> None:
         """Take the graph down. Files that are still open can only be closed then. A second call does nothing."""
         session: Session = self._core.session
-        if not self._owner or not session.mounted:
+        if not self._owner or not session.mounted or not self._pump.usable:
             return
         try:
             self._pump.run(session.unmount())
@@ -407,7 +407,7 @@ class File(FileTable, Blocking, io.RawIOBase):
         if core is None or not core.open:
             return
         super().close()
-        if core.session.mounted:
+        if core.session.mounted and self._pump.usable:
             self._do(core.close())
         else:
             core.open = False  # its fd went with the volume
