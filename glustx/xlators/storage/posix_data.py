@@ -49,7 +49,8 @@ _ALONE = 8
 _PROBE_EVERY = 16
 _SYNC = os.O_SYNC | os.O_DSYNC
 _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
-_BIG = 16 << 20
+# Freeing more than this takes milliseconds, more so when it is dirty.
+INLINE_FREE = 4 << 20
 
 
 class PosixData(PosixNames):
@@ -107,7 +108,7 @@ class PosixData(PosixNames):
         self.graph.inodes.drop(f.inode)
         if obj.gone and not obj.fds:
             try:
-                big = os.fstat(f.fd).st_blocks * 512 > _BIG
+                big = os.fstat(f.fd).st_blocks * 512 > INLINE_FREE
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(obj.path)
                 self.forget(obj)

@@ -19,6 +19,7 @@ from glustx.runtime import shield
 from glustx.values import gfid_text, new_gfid
 from glustx.xdata import EMPTY, GET_LINK_COUNT, Xdata, uint
 from glustx.xlators.storage.posix_attr import STAMP_NAME
+from glustx.xlators.storage.posix_data import INLINE_FREE
 from glustx.xlators.storage.posix_handle import log
 from glustx.xlators.storage.posix_object import (
     DIR_FLAGS,
@@ -28,7 +29,6 @@ from glustx.xlators.storage.posix_object import (
 )
 from glustx.xlators.storage.posix_range import PosixRange
 
-_BIG = 16 << 20
 _ONLY_LINKTO = b"unlink-only-if-dht-linkto-file"
 _NOT_OPEN = b"dont-unlink-for-open-fd"
 _LINKTO = b"trusted.glusterfs.dht.linkto"
@@ -108,7 +108,7 @@ class PosixUnlink(PosixRange):
         Yields a path that the caller removes on a worker afterwards, when freeing the blocks may take its time.
         """
         handle = obj.path
-        large = st.st_blocks * 512 > _BIG
+        large = st.st_blocks * 512 > INLINE_FREE
         aside = ""
         if obj.fds or large:
             aside = f"{self._handles}unlink/{gfid_text(obj.gfid)}"
