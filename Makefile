@@ -21,8 +21,11 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Costs per fop, then offload against writes, then glustx against stock (root and stock peers; minutes on a quiet machine).
 bench: $(STAMP)
-	$(BIN)/python -m pytest bench --benchmark-only $(PYTEST)
+	$(BIN)/python -m pytest bench/fop_cost.py --benchmark-only $(PYTEST)
+	$(BIN)/python bench/zerofill.py --scale 0.1
+	$(BIN)/python bench/versus_stock.py
 
 $(STAMP): setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "glustx needs Python 3.10 or newer")'
