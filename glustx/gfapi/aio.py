@@ -13,6 +13,7 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar, cast
 
+from glustx.errors import FopCancelled
 from glustx.gfapi.file import Buffer, FileCore
 from glustx.gfapi.flags import mode_text
 from glustx.gfapi.namei import PathLike, to_text
@@ -33,7 +34,7 @@ R = TypeVar("R")
 class _Call:
     """One call under way."""
 
-    __slots__ = ("done", "error", "future", "run", "value")
+    __slots__ = ("done", "error", "future", "late", "run", "value")
 
     def __init__(self) -> None:
         self.done = False
@@ -41,9 +42,15 @@ class _Call:
         self.error: BaseException | None = None
         self.run: Run | None = None
         self.future: asyncio.Future[None] | None = None
+        self.late = False
 
     def begin(self, co: Coroutine[Any, Any, Any]) -> None:
         self.run = drive(co, self.finish)
+
+    def expire(self) -> None:
+        self.late = True
+        if self.run is not None:
+            self.run.cancel()
 
     def finish(self, value: Any, error: BaseException | None) -> None:
         self.value = value
@@ -67,8 +74,7 @@ async def run_in_loop(co: Coroutine[Any, Any, R], timeout: float | None = None) 
         run = call.run
         assert run is not None
         if timeout is not None:
-            late = TimedOut(f"no answer in {timeout:g} s")
-            timer = loop.call_later(timeout, turn, run.cancel, late)
+            timer = loop.call_later(timeout, turn, call.expire)
         stop: asyncio.CancelledError | None = None
         try:
             while not call.done:
@@ -85,6 +91,8 @@ async def run_in_loop(co: Coroutine[Any, Any, R], timeout: float | None = None) 
             raise stop
     error = call.error
     if error is not None:
+        if call.late and isinstance(error, FopCancelled):
+            error = TimedOut(f"no answer in {timeout:g} s")
         try:
             raise error
         finally:

@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from glustx.errors import FopCancelled
 from glustx.gfapi.interrupt import Guard, inside, pending, raise_pending
 from glustx.gfapi.pump_socket import Dial, SocketChannel
 from glustx.rpc.channel import Address, Receiver
@@ -46,7 +47,7 @@ _pumps: weakref.WeakSet[Pump] = weakref.WeakSet()
 class Call:
     """One blocking call. `gate` is locked while its thread sleeps without the baton."""
 
-    __slots__ = ("done", "error", "gate", "pump", "run", "value")
+    __slots__ = ("done", "error", "gate", "late", "pump", "run", "value")
 
     def __init__(self, pump: Pump) -> None:
         self.pump = pump
@@ -55,6 +56,7 @@ class Call:
         self.error: BaseException | None = None
         self.run: Run | None = None
         self.gate: Any = None
+        self.late = ""
 
     def begin(self, co: Coroutine[Any, Any, Any]) -> None:
         """Run the coroutine until it ends or waits."""
@@ -164,6 +166,8 @@ class Pump:
             raise
         error = call.error
         if error is not None:
+            if call.late and isinstance(error, FopCancelled):
+                error = TimedOut(call.late)
             try:
                 raise error
             finally:
@@ -205,7 +209,8 @@ class Pump:
 
     def _expire(self, call: Call, timeout: float) -> None:
         if call.run is not None:
-            call.run.cancel(TimedOut(f"no answer in {timeout:g} s"))
+            call.late = f"no answer in {timeout:g} s"
+            call.run.cancel()
 
     def _abandon(self, call: Call) -> None:
         with self._guarded:
