@@ -379,6 +379,33 @@ def test_delivery_between_cancel_and_strike_is_seen_by_who_undoes() -> None:
     assert call.cancelled
 
 
+def test_what_was_waited_for_at_the_strike_wakes_nobody_later() -> None:
+    first: Waiter[int] = Waiter()
+    second: Waiter[int] = Waiter()
+    undo: Waiter[int] = Waiter()
+    got: list[int] = []
+
+    async def fop() -> None:
+        await first
+        try:
+            await second
+        finally:
+            got.append(await undo)
+
+    call = Call(fop())
+
+    def race() -> None:
+        first.set(1)
+        call.cancel()
+
+    turn(race)
+    second.set(2)
+    assert got == []
+    undo.set(3)
+    assert got == [3]
+    assert call.cancelled
+
+
 def test_a_coroutine_may_cancel_itself() -> None:
     log: list[str] = []
     calls: list[Call] = []

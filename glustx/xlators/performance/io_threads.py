@@ -111,7 +111,8 @@ class IoThreads(Xlator):
         async def limited(req: Fop) -> Any:
             here = lane if req.caller.pid >= 0 else self._internal(lane, req.caller.pid)
             total = here.total
-            if here.running >= here.limit or total.running >= total.limit or here.waiting:
+            # Nobody waits where there is room: `_admit_next` gives every place away as it becomes free.
+            if here.running >= here.limit or total.running >= total.limit:
                 await self._wait(here)
             else:
                 here.running += 1
