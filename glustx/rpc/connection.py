@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from glustx.rpc import message
 from glustx.rpc.channel import Channel, Piece
@@ -57,7 +58,13 @@ class RpcConnection:
     Args:
         programs: (prog, vers) to handler, for calls that arrive; None for a pure client.
         limit: longest record that is accepted.
+
+    Class attributes:
+        throttles: whether a peer that does not take what is sent is not read from either. A client must not do so:
+            two ends that both wait for the other to read would wait for ever.
     """
+
+    throttles: ClassVar[bool] = True
 
     def __init__(self, programs: Mapping[tuple[int, int], Handler] | None = None, limit: int = RECORD_LIMIT) -> None:
         self.programs: Mapping[tuple[int, int], Handler] = programs if programs is not None else {}
@@ -67,8 +74,9 @@ class RpcConnection:
         self.waiting: dict[int, ReplyTo] = {}
         self.calls = 0
         self._in_turn = False
+        self._broken = False
         self._pauses: set[str] = set()
-        self._xid = 1
+        self.last_xid = 1
         # Hot programs hook in here: called with (view, pos of the xid, end, xid), True when the call was theirs.
         self.hot_call: Callable[[memoryview, int, int, int], bool] | None = None
 
@@ -93,13 +101,22 @@ class RpcConnection:
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take the records that have become whole."""
-        if self.channel is None:
+        if self.channel is None or self._broken:
             return
+        records = self.records
         self._in_turn = True
         try:
-            self.records.feed(nbytes, self._record)
-        except (XdrError, struct.error) as error:
+            while records.feed(nbytes, self._record):
+                nbytes = 0
+                if self.out:
+                    self.flush()
+                if records.held:
+                    break
+        except XdrError as error:
             self.broken(str(error))
+        except Exception:
+            log.exception("%s: a record could not be dealt with", self.peer)
+            self.broken("a fault of this side")
         finally:
             self._in_turn = False
             if self.out:
@@ -118,7 +135,7 @@ class RpcConnection:
 
     def send(self, *pieces: Piece) -> None:
         """Send the pieces of one or more whole records, with the rest of this turn's output if there is a turn."""
-        if self.channel is None:
+        if self.channel is None or self._broken:
             return
         self.out += pieces
         if not self._in_turn:
@@ -131,7 +148,7 @@ class RpcConnection:
         if channel is None:
             return
         channel.write(out)
-        if channel.queued() > SEND_HIGH:
+        if self.throttles and channel.queued() > SEND_HIGH:
             self.pause("queue")
 
     def resume_writing(self) -> None:
@@ -140,22 +157,33 @@ class RpcConnection:
             self.resume("queue")
 
     def pause(self, reason: str) -> None:
-        """Stop reading until every reason given has been taken back with `resume`."""
+        """Stop reading, and dealing with what has been read, until every reason is taken back with `resume`."""
         if self.channel is not None:
             if not self._pauses:
                 self.channel.pause_reading()
             self._pauses.add(reason)
+            self.records.held = True
 
     def resume(self, reason: str) -> None:
-        """Take a reason back."""
+        """Take a reason back; with the last one gone, records that have arrived meanwhile come first."""
+        if reason not in self._pauses:
+            return
         self._pauses.discard(reason)
+        if self._pauses:
+            return
+        self.records.held = False
+        if not self._in_turn:
+            self.buffer_updated(0)
         if not self._pauses and self.channel is not None:
             self.channel.resume_reading()
 
     def broken(self, reason: str) -> None:
         """The peer does not speak the protocol: log it once and close."""
         channel = self.channel
-        if channel is not None:
+        if channel is not None and not self._broken:
+            self._broken = True
+            self.records.held = True
+            self.out.clear()
             log.warning("%s: %s; connection closed", channel.peer, reason)
             channel.abort(reason)
 
@@ -163,8 +191,8 @@ class RpcConnection:
 
     def next_xid(self) -> int:
         """Return a fresh xid (the first is 2, as stock's)."""
-        self._xid = self._xid + 1 if self._xid < 0xFFFFFFFF else 2
-        return self._xid
+        self.last_xid = self.last_xid + 1 if self.last_xid < 0xFFFFFFFF else 2
+        return self.last_xid
 
     def call(self, prog: int, vers: int, proc: int, cred: bytes, body: bytes, reply_to: ReplyTo) -> int:
         """Send a call and have `reply_to` called once with its results or its failure; return the xid.
@@ -181,9 +209,9 @@ class RpcConnection:
         self.send(frame(message.encode_call(xid, prog, vers, proc, cred) + body))
         return xid
 
-    def notify(self, record: bytes) -> None:
-        """Send a record that nobody answers (a callback)."""
-        self.send(record)
+    def notify(self, message: bytes) -> None:
+        """Send a message that nobody answers (a callback)."""
+        self.send(frame(message))
 
     def _record(self, view: memoryview, pos: int, end: int) -> None:
         if end - pos < 8:

@@ -17,6 +17,7 @@ USUAL_SIZE = 1280 << 10  # holds a 1 MiB WRITE record and a few small ones
 RECORD_LIMIT = 1 << 30
 BUDGET = 1 << 30
 MAX_EMPTY_FRAGMENTS = 64
+BURST = 256  # records handed out in one go, so that what they cause can be sent in between
 SPARES = 4
 
 _U32 = struct.Struct(">I")
@@ -50,12 +51,16 @@ class RecordBuffer:
     Args:
         limit: longest record, in bytes; a longer one raises XdrError before memory is taken.
         budget: shared bound on what large records may take.
+
+    Attributes:
+        held: set it to keep records that have arrived from being handed out, from the next one on.
     """
 
-    __slots__ = ("_budget", "_claimed", "_end", "_fragments", "_limit", "_now", "_spare", "_start", "_whole")
+    __slots__ = ("_budget", "_claimed", "_end", "_fragments", "_now", "_spare", "_start", "_whole", "held", "limit")
 
     def __init__(self, limit: int = RECORD_LIMIT, budget: Budget | None = None) -> None:
-        self._limit = limit
+        self.limit = limit
+        self.held = False
         self._budget = budget or _process_budget
         self._claimed = 0
         self._now = Buffer(FIRST_SIZE)
@@ -76,7 +81,8 @@ class RecordBuffer:
     def unpin(self, buffer: Buffer) -> None:
         """Give a pinned buffer back to be used again: fresh memory for a large WRITE costs as much as the write."""
         buffer.pins -= 1
-        if not buffer.pins and buffer is not self._now and len(self._spare) < SPARES:
+        usual = buffer is not self._now and len(buffer.buf) <= USUAL_SIZE
+        if not buffer.pins and usual and len(self._spare) < SPARES:
             self._spare.append(buffer)
 
     def room(self) -> memoryview:
@@ -109,9 +115,9 @@ class RecordBuffer:
 
     def _move(self, size: int) -> None:
         have = self._end - self._start
-        size = max(size, have + 1)
-        extra = max(0, size - USUAL_SIZE)
-        self._claim(extra)
+        if size <= have:
+            size = have + FIRST_SIZE
+        self._claim(size)
         spare = next((b for b in self._spare if size <= len(b.buf) <= USUAL_SIZE), None)
         if spare is not None:
             self._spare.remove(spare)
@@ -120,7 +126,9 @@ class RecordBuffer:
         self._now = fresh
         self._start, self._end = 0, have
 
-    def _claim(self, extra: int) -> None:
+    def _claim(self, size: int) -> None:
+        """Account for a buffer of `size` bytes and for what there is of a record in fragments."""
+        extra = max(0, size - USUAL_SIZE) + (len(self._whole) if self._whole is not None else 0)
         if self._budget.used - self._claimed + extra > self._budget.limit:
             raise XdrError("the budget for large records is used up")
         self._budget.used += extra - self._claimed
@@ -133,25 +141,28 @@ class RecordBuffer:
         self._whole = None
         self._spare.clear()
 
-    def feed(self, nbytes: int, record: Callable[[memoryview, int, int], None]) -> None:
+    def feed(self, nbytes: int, record: Callable[[memoryview, int, int], None]) -> bool:
         """Take note of `nbytes` that arrived in `room()` and call `record(view, pos, end)` for each whole record.
 
-        Raises XdrError for a record that is too long or in pieces without end.
+        Returns True when it stopped before the last one: after BURST records or because of `held`; feeding 0 bytes
+        goes on. Raises XdrError for a record that is too long or in pieces without end.
         """
         self._end += nbytes
         buf, view = self._now.buf, self._now.view
-        while True:
+        for _ in range(BURST):
+            if self.held:
+                return True
             start = self._start
             have = self._end - start
             if have < 4:
-                return
+                return False
             (mark,) = _U32.unpack_from(buf, start)
             size = mark & 0x7FFFFFFF
             already = len(self._whole) if self._whole is not None else 0
-            if size + already > self._limit:
-                raise XdrError(f"a record of {size + already} bytes is longer than {self._limit}")
+            if size + already > self.limit:
+                raise XdrError(f"a record of {size + already} bytes is longer than {self.limit}")
             if have < 4 + size:
-                return
+                return False
             pos = start + 4
             stop = pos + size
             self._start = stop
@@ -163,13 +174,14 @@ class RecordBuffer:
             if not size and self._fragments - MAX_EMPTY_FRAGMENTS > len(whole):
                 raise XdrError("a record in empty fragments")
             whole += view[pos:stop]
-            self._claim(max(0, len(buf) - USUAL_SIZE) + len(whole))
             self._whole = whole
+            self._claim(len(buf))
             if mark & 0x80000000:
                 self._whole = None
                 self._fragments = 0
+                self._claim(len(buf))
                 record(memoryview(whole), 0, len(whole))
-                self._claim(max(0, len(buf) - USUAL_SIZE))
+        return True
 
 
 def frame(body: bytes) -> bytes:

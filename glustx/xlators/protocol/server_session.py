@@ -24,7 +24,7 @@ from glustx.rpc.channel import Channel
 from glustx.rpc.codec import FopCodec
 from glustx.rpc.codec_special import FOP400
 from glustx.rpc.connection import CallRefused, Handler, ProcUnavail, RpcConnection
-from glustx.rpc.record import Buffer, frame
+from glustx.rpc.record import RECORD_LIMIT, Buffer, frame
 from glustx.rpc.xdr import XdrError
 from glustx.runtime import Run, drive
 from glustx.values import ROOT_LOC, Caller
@@ -40,7 +40,13 @@ _V3 = struct.Struct(
     ">12sIIQ"
 )  # v3 credential: pid, uid and gid; flags, ctime nsec, ctime sec; then groups and lk_owner
 _FOP_PROG, _FOP_VERS = p.FOP_400.number, p.FOP_400.version
+_NULL_VERF = bytes(8)
 _MAX_CREDS = 1024
+
+# A client that has not been let in has nothing longer to say than its SETVOLUME.
+STRANGER_LIMIT = 64 << 10
+# From here on a client whose WRITEs wait, each with its receive buffer, is not read from.
+PAYLOAD_HIGH = 64 << 20
 
 
 class FdTable:
@@ -109,18 +115,20 @@ class ServerSession(RpcConnection):
     """
 
     def __init__(self, server: Server) -> None:
-        super().__init__(self._cold_programs())
+        super().__init__(self._cold_programs(), STRANGER_LIMIT)
         self.server = server
         self.client = ""
         self.bound: dict[int, _Entry] = {}
         self.fds = FdTable(server.options.fds_per_client)
         self.runs: dict[Run, _Entry] = {}
         self.counted = 0
+        self.payloads = 0  # bytes of receive buffers that fops under way keep alive
         self.served = 0
         self.memo = XdataMemo()
         self.last_channel: Channel | None = None
         self._callers: dict[tuple[bytes, bytes], Caller] = {}
         self._lost = False
+        self._joining = False
         self.hot_call = self._fop
         server.sessions.add(self)
 
@@ -176,14 +184,20 @@ class ServerSession(RpcConnection):
         raise FopError(errno.EBADF, f"fd {number} is not open")
 
     def _caller(self, view: memoryview, pos: int, flavor: int, size: int) -> tuple[Caller, int, int]:
-        """Return the memoised caller, the stamp flags and the ctime (ns) of a credential."""
+        """Return the memoised caller, the stamp flags and the ctime (ns) of a credential and its verifier.
+
+        Raises XdrError for a body that its flavor does not explain, and for a verifier: nobody sends one.
+        """
+        after = pos + size
         if flavor == message.AUTH_GLUSTERFS_V3 and size >= 36:
             who, stamp, nsec, sec = _V3.unpack_from(view, pos)
-            key = (who, bytes(view[pos + 28 : pos + size]))
+            key = (who, bytes(view[pos + 28 : after + 8]))
             caller = self._callers.get(key)
             if caller is not None:
                 return caller, stamp, sec * 1_000_000_000 + nsec
-        cred = message.decode_cred(flavor, bytes(view[pos : pos + size]), self.client)
+        if size % 4 or view[after : after + 8] != _NULL_VERF:
+            raise XdrError("a credential that does not end, or one with a verifier")
+        cred = message.decode_cred(flavor, bytes(view[pos:after]), self.client)
         if flavor == message.AUTH_GLUSTERFS_V3:  # too short a body has failed to decode already
             if len(self._callers) >= _MAX_CREDS:
                 self._callers.clear()
@@ -219,10 +233,15 @@ class ServerSession(RpcConnection):
         except StopIteration as stop:
             if entry.opens:
                 self._finish(entry, xid, req, stop.value, None)
-            else:
-                self.out += entry.encode(xid, stop.value, 0)
-                if not self._in_turn:
-                    self.flush()
+                return True
+            try:
+                pieces = entry.encode(xid, stop.value, 0)
+            except Exception as error:
+                self._finish(entry, xid, req, None, error)
+                return True
+            self.out += pieces
+            if len(pieces) > 1:
+                self.flush()  # a large payload leaves at once: requests are short, and a buffer holds thousands
         except BaseException as error:
             self._finish(entry, xid, req, None, error)
         else:
@@ -230,7 +249,12 @@ class ServerSession(RpcConnection):
         return True
 
     def _suspended(self, entry: _Entry, xid: int, req: Fop, co: Any, waiter: Any) -> None:
-        buffer = self.records.pin() if entry.payload else None
+        buffer = None
+        if entry.payload:
+            buffer = self.records.pin()
+            self.payloads += len(req.data)  # type: ignore[attr-defined]
+            if self.payloads > PAYLOAD_HIGH:
+                self.pause("payloads")
         box: list[Run] = []
         run = Run(co, functools.partial(self._run_ended, box, entry, xid, req, buffer), waiter)
         if run.done:
@@ -261,14 +285,19 @@ class ServerSession(RpcConnection):
         if box:
             del self.runs[box[0]]
             self.server.graph.leave()
-            if not entry.locks:
-                self.counted -= 1
-                limit = self.server.outstanding_limit
-                if "outstanding" in self._pauses and self.counted <= limit:
-                    self.resume("outstanding")
+            self.counted -= not entry.locks
         self._finish(entry, xid, req, value, error)
         if self._lost:
             self._gone_when_idle()
+            return
+        if buffer is not None:
+            self.payloads -= len(req.data)  # type: ignore[attr-defined]
+        if self._pauses:
+            limit = self.server.outstanding_limit
+            if self.counted <= limit or not limit:
+                self.resume("outstanding")
+            if self.payloads <= PAYLOAD_HIGH:
+                self.resume("payloads")
 
     def _finish(self, entry: _Entry, xid: int, req: Fop, value: Any, error: BaseException | None) -> None:
         if error is None and entry.opens:
@@ -287,8 +316,12 @@ class ServerSession(RpcConnection):
                 self.send(*entry.encode(xid, value, number))
                 return
         if error is None:
-            self.send(*entry.encode(xid, value, 0))
-        elif isinstance(error, FopError):
+            try:
+                self.send(*entry.encode(xid, value, 0))
+                return
+            except Exception as fault:
+                error = fault
+        if isinstance(error, FopError):
             self.send(entry.codec.encode_error(xid, error))
         elif not isinstance(error, FopCancelled):
             log.error("%s from %s failed", entry.codec.name, self.peer, exc_info=error)
@@ -342,6 +375,8 @@ class ServerSession(RpcConnection):
         text = functools.partial(dict_v1.text, pairs)
         name = text(b"remote-subvolume")
         child = self.server.subvolume(name)
+        if self._joining or self.bound:
+            return self._refuse(call.xid, errno.EINVAL, "SETVOLUME came on this connection before")
         if not text(b"process-uuid"):
             return self._refuse(call.xid, errno.EINVAL, "UUID not specified")
         if text(b"fops-version") != str(_FOP_PROG):
@@ -354,6 +389,10 @@ class ServerSession(RpcConnection):
             return self._refuse(call.xid, errno.EINVAL, "Volume-ID different, possible case of same brick re-used")
         if not self.server.admit(child, call, self.peer, text(b"username"), text(b"password")):
             return self._refuse(call.xid, errno.EACCES, "Authentication failed")
+        if text(b"subdir-mount"):
+            # The whole volume in place of a folder would be more than the client asked for, and than auth may allow.
+            return self._refuse(call.xid, errno.ENOENT, "mounts of a subdirectory are not offered")
+        self._joining = True
         looked = fops.Lookup(ROOT_LOC, caller=Caller(client=text(b"process-uuid")))
         drive(
             child.table[fops.Lookup](looked), functools.partial(self._looked_up, call.xid, child, text(b"process-uuid"))
@@ -365,12 +404,14 @@ class ServerSession(RpcConnection):
         self.reply(xid, p.SetvolumeReply(-1, code, pairs).encode())
 
     def _looked_up(self, xid: int, child: Any, client: str, value: Any, error: BaseException | None) -> None:
+        self._joining = False
         if self._lost:
             return
         if error is not None:
             code = error.errno if isinstance(error, FopError) else errno.EIO
             return self._refuse(xid, code, f"the brick's root does not answer: {error}")
         self.client = client
+        self.records.limit = RECORD_LIMIT
         self._callers.clear()
         self.bound = {number: _Entry(codec, child.table[codec.cls]) for number, codec in FOP400.items()}
         self.server.joined(self)
