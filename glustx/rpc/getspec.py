@@ -25,6 +25,8 @@ OP_VERSIONS = {"min-op-version": "1", "max-op-version": "100000"}
 class Dialled(RpcConnection):
     """A client connection whose coming up, or failing to, can be awaited."""
 
+    throttles = False
+
     def __init__(self) -> None:
         super().__init__({})
         self.ready: Waiter[Dialled] = Waiter()
@@ -33,6 +35,8 @@ class Dialled(RpcConnection):
     def connection_made(self, channel: Channel) -> None:
         """The connection is there."""
         super().connection_made(channel)
+        if self.ready.done:  # whoever dialled has stopped waiting
+            channel.abort("nobody wants this connection any more")
         self.ready.set(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -53,7 +57,7 @@ class Dialled(RpcConnection):
                 return
             try:
                 waiter.set(decode(bytes(view[pos:end])))
-            except XdrError as fault:
+            except Exception as fault:
                 waiter.fail(fault)
 
         self.call(program.number, program.version, proc, cred, body, reply_to)
@@ -77,8 +81,11 @@ async def connect(network: Network, reactor: Reactor, address: Address, timeout:
     try:
         return await wait_for(reactor, connection.ready, timeout)
     except TimedOut:
-        connection.hang_up()
         raise TimeoutError(errno.ETIMEDOUT, f"no answer in {timeout:g} s") from None
+    except BaseException as error:
+        connection.ready.fail(error)
+        connection.hang_up()
+        raise
 
 
 async def fetch_volfile(

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import errno
 import logging
+import struct
+from collections.abc import Callable
 from typing import Any, ClassVar
 
+import msgspec
+
 from glustx import fops
-from glustx.errors import FopError
+from glustx.errors import FopError, OptionError
 from glustx.fops import Fop, Reply
 from glustx.inode import ANONYMOUS_FD, Fd, PerFd
 from glustx.options import OptionSet, Seconds, option
 from glustx.rpc.codec_special import FOP400_BY_CLASS
-from glustx.rpc.xdr import XdrError
 from glustx.runtime import Waiter, spawn
-from glustx.values import Loc
+from glustx.values import ENTRYLK_UNLOCK, F_GETLK, F_SETLK, F_UNLCK, Loc
 from glustx.xdata import XdataMemo
 from glustx.xlator import ALL, Event, Xlator, handles
 from glustx.xlators.protocol.client_link import ClientLink
@@ -37,6 +40,16 @@ class RemoteFd:
         self.session = session
         self.loc = loc
         self.flags = flags
+
+
+class _Taking:
+    """Where a fop that takes something stands between the two who care: who waits for the reply, and who wanted it."""
+
+    __slots__ = ("abandoned", "taken")
+
+    def __init__(self) -> None:
+        self.abandoned = False
+        self.taken = False
 
 
 class Client(Xlator):
@@ -62,7 +75,9 @@ class Client(Xlator):
         connect_timeout: Seconds = option(10, "Seconds for each step of connecting.", low=0.1, live=True)
         frame_timeout: Seconds = option(1800, "Seconds after which a fop that is not answered fails.", low=1, live=True)
         transport_type: str = option("tcp", "Transport: tcp, socket or unix.", choices=("tcp", "socket", "unix"))
+        ssl: bool = option(False, "TLS; not offered, so that on is refused.", key="transport.socket.ssl-enabled")
         volume_id: str = option("", "Volume id that the brick must have, when known.")
+        subdir_mount: str = option("", "A folder of the volume in place of its root; not offered, so refused.")
         accepted = (
             "transport.*",
             "transport-*",
@@ -74,7 +89,6 @@ class Client(Xlator):
             "tcp-window-size",
             "client.*",
             "testing.*",
-            "subdir-mount",
         )
 
     remote_fd: PerFd[RemoteFd]
@@ -87,6 +101,15 @@ class Client(Xlator):
         self.sent_fops = 0
 
     # -- life -------------------------------------------------------------------------------------------------------
+
+    def check_options(self, options: Any) -> None:
+        """Refuse what a user relies on and would not get."""
+        if options.ssl:
+            raise OptionError(self.name, "transport.socket.ssl-enabled", "is not offered; turn it off")
+        if options.subdir_mount:
+            raise OptionError(self.name, "subdir-mount", "is not offered")
+        if options.transport_type == "unix" and not options.remote_path:
+            raise OptionError(self.name, "transport.socket.connect-path", "is required with transport-type unix")
 
     async def start(self) -> None:
         """Begin to connect and wait for the first outcome; a brick that is away does not keep the graph down."""
@@ -131,7 +154,10 @@ class Client(Xlator):
         link = self.link
         if not link.up:
             raise FopError(errno.ENOTCONN, f"{req.name} on {link.where}: {link.why}")
-        body, payload = codec.encode_call(req, self.number)
+        try:
+            body, payload = codec.encode_call(req, self.number)
+        except struct.error as error:
+            raise FopError(errno.EINVAL, f"{req.name} on {link.where}: {error}") from None
         waiter: Waiter[tuple[Reply, int | None]] = Waiter()
         decode = codec.decode_reply
         memo = self.memo
@@ -144,7 +170,7 @@ class Client(Xlator):
                 waiter.set(decode(view, pos, end, memo))
             except FopError as failure:
                 waiter.fail(failure)
-            except XdrError as fault:
+            except Exception as fault:
                 waiter.fail(FopError(errno.EIO, f"{req.name} on {link.where}: unreadable reply ({fault})"))
                 link.connection.broken(f"unreadable reply to {req.name}: {fault}")
 
@@ -160,28 +186,50 @@ class Client(Xlator):
             return (await waiter)[0]
         return (await self.link.bounded(waiter, req))[0]
 
-    async def _open(self, req: Any, loc: Loc, flags: int) -> Reply:
-        """Open; when the caller has gone before the reply is there, the reply's fd is released."""
-        abandoned: list[BaseException] = []
-        inner = spawn(self._opened(req, loc, flags, abandoned))
+    async def _take(self, req: Any, taken: Callable[[Any, int], None], undo: Callable[[], Fop]) -> Reply:
+        """Carry out a fop that takes something on the brick; when its caller has gone before it can have it, undo it.
+
+        Args:
+            taken: called with the reply and the fd's number once the brick has answered.
+            undo: makes the fop that gives it back.
+        """
+        state = _Taking()
+        inner = spawn(self._taken(req, taken, undo, state))
         try:
             return await (inner if req.deadline is None else self.link.bounded(inner, req))
-        except BaseException as error:
-            abandoned.append(error)
+        except BaseException:
+            state.abandoned = True
+            if state.taken:  # the reply came in the very moment
+                gone = undo()
+                spawn(self.table[type(gone)](gone))
             raise
 
-    async def _opened(self, req: Any, loc: Loc, flags: int, abandoned: list[BaseException]) -> Reply:
-        session = self.link.session
+    async def _taken(
+        self, req: Any, taken: Callable[[Any, int], None], undo: Callable[[], Fop], state: _Taking
+    ) -> Reply:
         reply, number = await self.send(req)
-        if type(req) is fops.Create:
-            req.fd.gfid = reply.stat.gfid  # type: ignore[attr-defined]
-            loc = Loc(gfid=req.fd.gfid, path=loc.path)
-        self.remote_fd.set(req.fd, RemoteFd(number or 0, session, loc, flags))
-        if abandoned:
-            await self._release(fops.Releasedir(req.fd) if req.fd.directory else fops.Release(req.fd))
-        else:
-            self.link.fds.add(req.fd)
+        taken(reply, number or 0)
+        state.taken = True
+        if state.abandoned:
+            gone = undo()
+            await self.table[type(gone)](gone)
         return reply
+
+    async def _open(self, req: Any, loc: Loc, flags: int) -> Reply:
+        fd: Fd = req.fd
+        session = self.link.session
+
+        def taken(reply: Any, number: int) -> None:
+            at = loc
+            if type(req) is fops.Create:
+                fd.gfid = reply.stat.gfid
+                at = Loc(gfid=fd.gfid, path=loc.path)
+            self.remote_fd.set(fd, RemoteFd(number, session, at, flags))
+            self.link.fds.add(fd)
+
+        return await self._take(
+            req, taken, lambda: fops.Releasedir(fd) if fd.directory else fops.Release(fd, caller=req.caller)
+        )
 
     async def open(self, req: fops.Open) -> Reply:
         """Open a file on the brick."""
@@ -214,6 +262,33 @@ class Client(Xlator):
     async def releasedir(self, req: fops.Releasedir) -> Reply:
         """Give a directory fd back."""
         return await self._release(req)
+
+    # A lock that is granted to a caller who has gone would be held until this client goes.
+
+    async def _lock(self, req: Any, takes: bool, **unlock: int) -> Reply:
+        if not takes:
+            return await self.remote(req)
+        return await self._take(req, lambda *_: None, lambda: msgspec.structs.replace(req, deadline=None, **unlock))
+
+    async def lk(self, req: fops.Lk) -> Reply:
+        """Take, test or give back a posix lock on the brick."""
+        return await self._lock(req, req.cmd != F_GETLK and req.type != F_UNLCK, cmd=F_SETLK, type=F_UNLCK)
+
+    async def inodelk(self, req: fops.Inodelk) -> Reply:
+        """Take or give back an inodelk on the brick."""
+        return await self._lock(req, req.type != F_UNLCK, cmd=F_SETLK, type=F_UNLCK)
+
+    async def finodelk(self, req: fops.Finodelk) -> Reply:
+        """Take or give back an inodelk of an open file on the brick."""
+        return await self._lock(req, req.type != F_UNLCK, cmd=F_SETLK, type=F_UNLCK)
+
+    async def entrylk(self, req: fops.Entrylk) -> Reply:
+        """Take or give back an entrylk on the brick."""
+        return await self._lock(req, req.cmd != ENTRYLK_UNLOCK, cmd=ENTRYLK_UNLOCK)
+
+    async def fentrylk(self, req: fops.Fentrylk) -> Reply:
+        """Take or give back an entrylk of an open directory on the brick."""
+        return await self._lock(req, req.cmd != ENTRYLK_UNLOCK, cmd=ENTRYLK_UNLOCK)
 
     async def icreate(self, req: fops.Icreate) -> Reply:
         """Refuse: a stock brick dies of what belongs to it."""

@@ -10,12 +10,15 @@ A `session` number counts the times the link has come up; what a brick gave out 
 from __future__ import annotations
 
 import errno
+import functools
+import itertools
 import logging
 import os
 import socket
 import struct
 import uuid
 import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from glustx import fops
@@ -24,7 +27,7 @@ from glustx.fops import Fop
 from glustx.inode import Fd
 from glustx.rpc import callbacks, dict_v1, message
 from glustx.rpc import programs as p
-from glustx.rpc.channel import Address
+from glustx.rpc.channel import Address, Channel
 from glustx.rpc.codec_special import FOP400
 from glustx.rpc.connection import ReplyTo, RpcConnection
 from glustx.rpc.getspec import OP_VERSIONS, Dialled, brick_port, connect, own_credential
@@ -81,14 +84,16 @@ class ClientLink:
         self._pause = FIRST_PAUSE
         self._timer: TimerHandle | None = None
         self._pinger: TimerHandle | None = None
-        self._ping_sent = False
         self._seen = 0
+        self._silent = 0
+        self._sent: deque[tuple[float, int]] = deque()  # at some times, the last xid that had been given out
         self._first: Waiter[None] = Waiter()
         self._attempt: Run | None = None
         self._context = str(uuid.uuid4())
         self._creds: dict[Caller, tuple[bytes, bytes]] = {}
+        self._channel: Channel | None = None
         self._past = [0, 0, 0]  # calls, bytes received, bytes sent on earlier connections
-        self._base = (0, 0, 0)
+        self._base = (0, 0, 0)  # what of the present one belongs to its handshake
         self._begin()
 
     @property
@@ -113,7 +118,11 @@ class ClientLink:
         if self._attempt is not None:
             self._attempt.cancel()
         channel = self.connection.channel
-        if channel is not None:
+        if channel is None:
+            return
+        if channel.queued():
+            channel.abort("stopped")  # to wait for a peer that does not read could take for ever
+        else:
             channel.close()
 
     def _begin(self) -> None:
@@ -160,8 +169,9 @@ class ClientLink:
         self.brick = address
         connection = await connect(self.network, self.reactor, address, limit)
         connection.programs = {(p.CALLBACK.number, p.CALLBACK.version): self._callback}
-        connection.lost = self._lost
+        connection.lost = functools.partial(self._lost, connection)
         self.connection = connection
+        self._channel = connection.channel
         self._base = (0, 0, 0)
         cred = own_credential()
         dumped = await wait_for(
@@ -250,7 +260,7 @@ class ClientLink:
                     return
                 try:
                     waiter.set(decode(view, pos, end, memo))
-                except (FopError, XdrError) as failure:
+                except Exception as failure:
                     waiter.fail(failure)
 
             cred = message.encode_auth_v3(Caller())
@@ -273,12 +283,13 @@ class ClientLink:
             log.info("%s: lost %s: %s", self.client.name, self.where, why)
             self.client.tell_parents(Event.CHILD_DOWN, why)
 
-    def _lost(self, error: Exception | None) -> None:
-        calls, received, sent = self._wire()
-        self._past[0] += calls - self._base[0]
-        self._past[1] += received - self._base[1]
-        self._past[2] += sent - self._base[2]
-        self._base = (calls, received, sent)
+    def _lost(self, connection: RpcConnection, error: Exception | None) -> None:
+        if connection is not self.connection:
+            return
+        if self.up:
+            now = self._wire()
+            self._past = [past + count - base for past, count, base in zip(self._past, now, self._base, strict=True)]
+            self._base = now
         self._down(str(error) if error else "the brick closed the connection")
         if self._attempt is None:
             self._again()
@@ -286,9 +297,10 @@ class ClientLink:
     # -- pings ------------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Ask for a sign of life when none came for half the ping timeout; hang up after the whole of it."""
-        self._ping_sent = False
+        """Ask for a sign of life twice in a ping timeout; hang up when nothing at all came for the whole of one."""
+        self._silent = 0
         self._seen = -1
+        self._sent.clear()
         self._pinger = self.reactor.call_later(self.options.ping_timeout / 2, self._tick)
 
     def _tick(self) -> None:
@@ -297,14 +309,28 @@ class ClientLink:
             return
         if channel.received != self._seen:
             self._seen = channel.received
-            self._ping_sent = False
-        elif self._ping_sent:
-            channel.abort(f"no answer for {self.options.ping_timeout:g} s")
-            return
-        if not self._ping_sent:
-            self._ping_sent = True
+            self._silent = 0
             self.connection.call(p.DUMP.number, p.DUMP.version, p.DUMP_PING, own_credential(), b"", lambda *_: None)
+        else:
+            self._silent += 1
+            if self._silent >= 2:
+                channel.abort(f"no answer for {self.options.ping_timeout:g} s")
+                return
+        self._give_up_old()
         self._pinger = self.reactor.call_later(self.options.ping_timeout / 2, self._tick)
+
+    def _give_up_old(self) -> None:
+        """Fail the calls that the brick has not answered for the frame timeout, though it is there."""
+        now = self.reactor.time()
+        limit = self.options.frame_timeout
+        last = -1
+        while self._sent and now - self._sent[0][0] >= limit:
+            last = self._sent.popleft()[1]
+        self._sent.append((now, self.connection.last_xid))
+        waiting = self.connection.waiting
+        old = list(itertools.takewhile(lambda xid: xid <= last, waiting))
+        for xid in old:
+            waiting.pop(xid)(None, 0, 0, TimeoutError(errno.ETIMEDOUT, f"no reply for {limit:g} s"))
 
     # -- fops -------------------------------------------------------------------------------------------------------
 
@@ -314,7 +340,10 @@ class ClientLink:
         caller = req.caller
         parts = self._creds.get(caller)
         if parts is None:
-            raw = message.encode_auth_v3(caller)
+            try:
+                raw = message.encode_auth_v3(caller)
+            except XdrError as error:
+                raise FopError(errno.EINVAL, f"{req.name} on {self.where}: {error}") from None
             if len(self._creds) >= _MAX_CREDS:
                 self._creds.clear()
             # Flavor, length, pid, uid, gid; then flags, nsec and sec, which change; then groups and lk_owner.
@@ -352,7 +381,7 @@ class ClientLink:
         return None
 
     def _wire(self) -> tuple[int, int, int]:
-        channel = self.connection.channel
+        channel = self._channel
         if channel is None:
             return self._base
         return self.connection.calls, channel.received, channel.sent
