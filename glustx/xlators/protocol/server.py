@@ -12,16 +12,19 @@ import logging
 import uuid
 from typing import Any, ClassVar
 
-from glustx.errors import GraphError
+from glustx.errors import GraphError, OptionError
 from glustx.options import OptionSet, Seconds, option, wildcard
 from glustx.rpc.callbacks import body_of, encode_callback
 from glustx.rpc.channel import Address, Listener
 from glustx.rpc.message import Call
+from glustx.runtime import TimedOut, Waiter, wait_for
 from glustx.xlator import Event, Xlator
-from glustx.xlators.protocol.server_auth import authorise
+from glustx.xlators.protocol.server_auth import authorise, host_names
 from glustx.xlators.protocol.server_session import ServerSession
 
 log = logging.getLogger("glustx.protocol.server")
+
+STOP_TIMEOUT = 10.0
 
 
 class Server(Xlator):
@@ -46,6 +49,12 @@ class Server(Xlator):
             "auth.*", "Who may use a brick: auth.addr.BRICK.allow, auth.login.BRICK.allow, ..."
         )
         strict_auth_accept: bool = option(False, "Refuse clients that bring no known user.")
+        allow_insecure: bool = option(
+            True, "Accept clients by address whose port is not below 1024.", key="rpc-auth-allow-insecure"
+        )
+        ssl: bool = option(False, "TLS; not offered, so that on is refused.", key="transport.socket.ssl-enabled")
+        root_squash: bool = option(False, "Root as nobody; not offered, so that on is refused.")
+        all_squash: bool = option(False, "Everybody as nobody; not offered, so that on is refused.")
         outstanding_rpc_limit: int = option(
             64,
             "Fops of one client that may be under way before it is not read from; 0 means no limit.",
@@ -70,8 +79,6 @@ class Server(Xlator):
             "lk-heal",
             "manage-gids",
             "dynamic-auth",
-            "root-squash",
-            "all-squash",
             "ssl-*",
             "ping-timeout",
             "tcp-window-size",
@@ -79,12 +86,25 @@ class Server(Xlator):
             "strict-auth",
         )
 
+    def check_options(self, options: Any) -> None:
+        """Refuse what a user relies on and would not get."""
+        for info in options.infos:
+            if info.field in ("ssl", "root_squash", "all_squash") and getattr(options, info.field):
+                raise OptionError(self.name, info.key, "is not offered; turn it off")
+        if options.transport_type == "unix" and not options.listen_path:
+            raise OptionError(self.name, "transport.socket.listen-path", "is required with transport-type unix")
+        for key, text in options.auth.items():
+            names = host_names(text) if key.endswith(".reject") and not key.startswith("auth.login.") else []
+            if names:
+                raise OptionError(self.name, key, f"{names[0]} is no address; names are not resolved")
+
     def __init__(self, name: str, options: OptionSet, subvolumes: list[Xlator]) -> None:
         super().__init__(name, options, subvolumes)
         self.uuid = str(uuid.uuid4())
         self.sessions: set[ServerSession] = set()
         self.clients: dict[str, set[ServerSession]] = {}
         self.listener: Listener | None = None
+        self._empty: Waiter[None] | None = None
         self.closed_rpcs = self.closed_received = self.closed_sent = 0
 
     @property
@@ -115,12 +135,18 @@ class Server(Xlator):
         log.info("%s listens on %s", self.name, self.listener.address)
 
     async def stop(self) -> None:
-        """Stop listening and drop every connection."""
+        """Stop listening, drop every connection, and wait until what they had under way has ended."""
         if self.listener is not None:
             self.listener.close()
             self.listener = None
         for session in list(self.sessions):
             session.drop("the server is going down")
+        if self.sessions:
+            self._empty = Waiter()
+            try:
+                await wait_for(self.graph.reactor, self._empty, STOP_TIMEOUT)
+            except TimedOut:
+                log.warning("%s: %d connections have fops that do not end", self.name, len(self.sessions))
 
     def make_receiver(self) -> ServerSession:
         """Return the receiver of a new connection."""
@@ -138,7 +164,8 @@ class Server(Xlator):
     def admit(self, child: Xlator, call: Call, peer: str, user: str, password: str) -> bool:
         """Tell whether the auth options let a client in."""
         brick = self.options.auth_path or child.name
-        return authorise(brick, peer, user, password, self.options.auth, self.options.strict_auth_accept)
+        options = self.options
+        return authorise(brick, peer, user, password, options.auth, options.strict_auth_accept, options.allow_insecure)
 
     def joined(self, session: ServerSession) -> None:
         """A connection has come through SETVOLUME."""
@@ -147,6 +174,8 @@ class Server(Xlator):
     def left(self, session: ServerSession) -> None:
         """A connection is gone, and what it had under way has ended."""
         self.sessions.discard(session)
+        if not self.sessions and self._empty is not None:
+            self._empty.set(None)
         channel = session.last_channel
         self.closed_rpcs += session.served
         if channel is not None:

@@ -11,27 +11,44 @@ import ipaddress
 from collections.abc import Mapping
 
 ACCEPT, REJECT, DONT_CARE = "accept", "reject", "don't care"
+_ADDRESS = frozenset("0123456789abcdef.:/*?[]-!%")
 
 
 def matches(address: str, patterns: str) -> bool:
-    """Tell whether an address matches one of the comma-separated patterns: fnmatch or CIDR, `!` in front negates."""
-    for pattern in filter(None, (p.strip() for p in patterns.split(","))):
+    """Tell whether an address matches one of the patterns, which commas or blanks separate: fnmatch or CIDR; one with
+    `!` in front matches every address that the rest does not."""
+    for pattern in patterns.replace(",", " ").split():
         negated = pattern.startswith("!")
-        pattern = pattern.lstrip("!")
+        pattern = pattern.removeprefix("!")
         hit = fnmatch.fnmatchcase(address, pattern)
         if not hit and "/" in pattern:
             try:
                 hit = ipaddress.ip_address(address) in ipaddress.ip_network(pattern, strict=False)
             except ValueError:
                 hit = False
-        if hit:
-            return not negated
+        if hit != negated:
+            return True
     return False
 
 
-def by_address(brick: str, address: str, options: Mapping[str, str]) -> str:
-    """Ask auth.addr: `auth.addr.<brick>.reject`, then `.allow`. A client on a unix socket has the address "unix"."""
-    host = "unix" if address.startswith("unix:") else address.rsplit(":", 1)[0].strip("[]")
+def host_names(patterns: str) -> list[str]:
+    """Return the patterns that are host names, which match no address: names are not resolved here."""
+    return [p for p in patterns.replace(",", " ").split() if not set(p.lower()) <= _ADDRESS]
+
+
+def by_address(brick: str, address: str, options: Mapping[str, str], insecure: bool = True) -> str:
+    """Ask auth.addr: `auth.addr.<brick>.reject`, then `.allow`. A client on a unix socket has the address "unix".
+
+    Without `insecure` a client whose port is not below 1024 is not accepted by its address.
+    """
+    host = "unix"
+    if not address.startswith("unix:"):
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        if "." in host:
+            host = host.removeprefix("::ffff:")
+        if not insecure and int(port) >= 1024:
+            return DONT_CARE
     for spelling in ("auth.addr", "auth.ip"):
         rejected = options.get(f"{spelling}.{brick}.reject")
         if rejected is not None and matches(host, rejected):
@@ -56,7 +73,15 @@ def by_login(brick: str, user: str, password: str, options: Mapping[str, str], s
     return REJECT
 
 
-def authorise(brick: str, address: str, user: str, password: str, options: Mapping[str, str], strict: bool) -> bool:
+def authorise(
+    brick: str,
+    address: str,
+    user: str,
+    password: str,
+    options: Mapping[str, str],
+    strict: bool,
+    insecure: bool = True,
+) -> bool:
     """Tell whether a client may use `brick`.
 
     Args:
@@ -65,6 +90,7 @@ def authorise(brick: str, address: str, user: str, password: str, options: Mappi
         user, password: from SETVOLUME; empty when none were sent.
         options: all `auth.*` options.
         strict: `strict-auth-accept`: without a known user there is no access.
+        insecure: `rpc-auth-allow-insecure`: ports from 1024 up will do.
     """
-    answers = (by_address(brick, address, options), by_login(brick, user, password, options, strict))
+    answers = (by_address(brick, address, options, insecure), by_login(brick, user, password, options, strict))
     return REJECT not in answers and ACCEPT in answers
