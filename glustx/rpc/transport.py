@@ -7,9 +7,11 @@ turn of the loop and all copies; only what the kernel does not take goes through
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,6 +45,19 @@ class AsyncioReactor:
     def post(self, work: Callable[[], None]) -> None:
         """Run `work` as a turn soon; callable from any thread."""
         self.loop.call_soon_threadsafe(turn, work)
+
+
+def _refuse_living(path: str) -> None:
+    """Raise EADDRINUSE when somebody listens on a unix socket: event loops take the path away without asking."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except BlockingIOError:
+            pass  # its backlog is full
+        except OSError:
+            return
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path)
 
 
 def _peer_name(sock: Any) -> str:
@@ -123,6 +138,8 @@ class Stream(asyncio.BufferedProtocol):
 
     def write(self, pieces: Sequence[Piece]) -> None:
         """Send the pieces, at once as far as the kernel takes them."""
+        if self._reason is not None:
+            return
         transport = self._transport
         fd = self._fd
         index = 0
@@ -185,12 +202,15 @@ class AsyncioListener:
     """A listening socket in an event loop."""
 
     def __init__(self, server: asyncio.AbstractServer, address: Address) -> None:
-        self._server = server
+        self._server: asyncio.AbstractServer | None = server
         self.address = address
 
     def close(self) -> None:
-        """Stop listening."""
-        self._server.close()
+        """Stop listening; a second call does nothing."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
         if self.address.path:
             try:
                 os.unlink(self.address.path)
@@ -210,6 +230,7 @@ class AsyncioNetwork:
         self.loop = loop
         self.connect_timeout = connect_timeout
         self.streams: set[Stream] = set()
+        self.listeners: weakref.WeakSet[AsyncioListener] = weakref.WeakSet()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._all_gone: asyncio.Event | None = None
 
@@ -240,10 +261,23 @@ class AsyncioNetwork:
             else:
                 attempt = self.loop.create_connection(lambda: stream, address.host, address.port)
             await asyncio.wait_for(attempt, self.connect_timeout)
-        except (OSError, asyncio.TimeoutError) as error:
-            self._gone(stream)
-            cause = error if isinstance(error, OSError) else TimeoutError(f"no answer in {self.connect_timeout:g} s")
-            turn(receiver.connection_lost, cause)
+        except asyncio.CancelledError:
+            self._failed(stream, ConnectionAbortedError(errno.ECONNABORTED, "shutting down"))
+            raise
+        except (asyncio.TimeoutError, TimeoutError) as error:
+            slow = TimeoutError(errno.ETIMEDOUT, f"no answer in {self.connect_timeout:g} s")
+            self._failed(stream, error if error.args else slow)
+        except Exception as error:  # OSError, and what getaddrinfo raises for a host or port that cannot be
+            wrong = OSError(errno.EINVAL, f"{address} is no address one can connect to: {error}")
+            self._failed(stream, error if isinstance(error, OSError) else wrong)
+
+    def _failed(self, stream: Stream, error: Exception) -> None:
+        """An attempt to connect has come to nothing, or came to something too late."""
+        if stream.connected:
+            stream.abort(str(error))
+            return
+        self._gone(stream)
+        turn(stream.receiver.connection_lost, error)
 
     def listen(self, address: Address, make_receiver: Callable[[], Receiver]) -> Waiter[Listener]:
         """Listen on `address` and make a receiver for each connection; return the waiter of the Listener.
@@ -261,6 +295,7 @@ class AsyncioNetwork:
         try:
             server: asyncio.AbstractServer
             if address.path:
+                _refuse_living(address.path)
                 server = await self.loop.create_unix_server(accept, address.path, backlog=1024)
                 bound = address
             else:
@@ -271,10 +306,17 @@ class AsyncioNetwork:
         except OSError as error:
             waiter.fail(error)
             return
-        waiter.set(AsyncioListener(server, bound))
+        except (ValueError, OverflowError) as error:
+            waiter.fail(OSError(errno.EINVAL, f"{address} is no address one can listen on: {error}"))
+            return
+        listener = AsyncioListener(server, bound)
+        self.listeners.add(listener)
+        waiter.set(listener)
 
     async def close(self) -> None:
-        """Abort every connection and attempt, and wait until all are gone."""
+        """Stop listening, abort every connection and attempt, and wait until all are gone."""
+        for listener in list(self.listeners):
+            listener.close()
         for task in list(self._tasks):
             task.cancel()
         for stream in list(self.streams):
