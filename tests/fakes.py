@@ -16,7 +16,7 @@ from glustx.runtime import ManualReactor, Run, Waiter, drive, turn
 from glustx.values import ROOT_GFID, Caller, Flock, Iatt, LeaseInfo, Loc, Statvfs
 from glustx.volfile import Volfile, VolumeSpec
 from glustx.xdata import EMPTY
-from glustx.xlator import Event, Xlator, handles
+from glustx.xlator import Event, Wind, Xlator, handles
 
 Answer = Callable[[Any], Any]
 
@@ -146,14 +146,8 @@ def stack(*kinds: type[Xlator] | tuple[type[Xlator], Mapping[str, str]]) -> Grap
         xlator.check_options(xlator.options)
         xlator.wire(graph)
     graph.root = top[0]
-    graph.top = _wind(graph.root)
+    graph.top = Wind(graph.root)
     return graph
-
-
-def _wind(root: Xlator) -> Any:
-    from glustx.xlator import Wind
-
-    return Wind(root)
 
 
 class Call:
