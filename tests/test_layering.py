@@ -52,6 +52,7 @@ LONG = {
     "glustx/gfapi/volume.py": "the calls of the public API, one after the other",
     "glustx/gfapi/pump.py": "one mutex guards the baton, the selector and the calls that wait",
     "glustx/provision/images.py": "the verbs, one after the other",
+    "glustx/xlators/protocol/client_link.py": "one connection's life, from dialling to hanging up",
     "glustx/xlators/protocol/server_session.py": "one connection's state, which its handlers share",
     "glustx/xlators/storage/posix_handle.py": "one cache of objects, and all that must keep it true",
     "glustx/xlators/storage/posix_names.py": "fops that make names, and the steps they share",
