@@ -122,8 +122,7 @@ class PosixBrick(PosixWhole):
         forced = self.options.zero_method
         self.zero_method = self.zero.method if forced == "auto" else forced
         st = os.fstat(fd)
-        obj = Obj(ROOT_GFID, self._handles + "00/00/00000000-0000-0000-0000-000000000001", "", True)
-        obj.st_ino = st.st_ino
+        obj = Obj(ROOT_GFID, 1, self.handle(ROOT_GFID), "", True, st.st_ino)
         self._root = Dir(fd, obj)
         self._objs.set(self.graph.inodes.hold(ROOT_GFID), obj)
         self._keep_dir(self._root)

@@ -62,7 +62,7 @@ class PosixEntry(PosixHandle):
         if self._heal_handle(parent, name, st, gfid) or healed:
             st = os.lstat(name, dir_fd=parent.fd)
         obj = self.remember(gfid, st)
-        self.refresh(obj, st, at)
+        self.refresh(obj, st, at if obj.is_dir else obj.xpath)
         return obj, st
 
     def _adopt_foreign(self, parent: Dir, name: bytes, st: os.stat_result, at: At, gfid: bytes) -> None:

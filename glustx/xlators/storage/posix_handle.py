@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from glustx.errors import FopError
 from glustx.fops import Fop
 from glustx.inode import Fd, PerFd, PerInode
-from glustx.values import NULL_GFID, ROOT_GFID, gfid_from_text, gfid_text
+from glustx.values import NULL_GFID, ROOT_GFID, gfid_from_text, gfid_ino, gfid_text
 from glustx.xdata import MDATA_KEY
 from glustx.xlators.storage.posix_keys import PosixKeys
 from glustx.xlators.storage.posix_object import (
@@ -220,7 +220,7 @@ class PosixHandle(PosixKeys):
                 xpath: At = path
                 if self.mapped and not is_dir and not stat.S_ISREG(st.st_mode):
                     xpath = self.sidecar(st.st_ino)
-                obj = Obj(gfid, path, xpath, is_dir)
+                obj = Obj(gfid, gfid_ino(gfid), path, xpath, is_dir)
             inode.slots[self._objs] = obj
         obj.st_ino = st.st_ino
         self._inos[st.st_ino] = obj
@@ -231,6 +231,7 @@ class PosixHandle(PosixKeys):
     def refresh(self, obj: Obj, st: os.stat_result, at: At) -> None:
         """Start the record of an object afresh: its ctime is not the one that is remembered."""
         obj.xattrs.clear()
+        obj.whole = False
         obj.plan = None
         obj.iatt = None
         obj.times = None

@@ -41,6 +41,8 @@ XATTR_PREFIXES = (b"user.", b"trusted.", b"security.", b"system.")
 # What list-xattr leaves out, as in stock.
 _UNLISTED = ("security.selinux", "trusted.glusterfs.quota.*", "trusted.*.xtime")
 _KEY_MAX = 255
+# A new object may have got these without anybody setting them: labels of security modules, inherited ACLs.
+_BY_KERNEL = (b"security.selinux", b"security.SMACK", b"security.evm", b"security.apparmor", b"system.")
 # Bytes of file contents that are kept with answers.
 _CONTENT_KEPT = 32 << 20
 # Xattrs (also absent ones) that are remembered of one object.
@@ -126,7 +128,7 @@ class PosixLookup(PosixAttr):
             if obj.plan is plan and obj.reply_fds == obj.fds:
                 reply = obj.reply
             else:
-                reply = self.fill(obj, st, plan, self.at_name(parent, name, st))
+                reply = self.fill(obj, st, plan, self.at_name(parent, name, st) if obj.is_dir else obj.xpath)
             stat_ = obj.iatt
             if stat_ is None or stat_.blocks != st.st_blocks or stat_.size != st.st_size:
                 stat_ = self.iatt(obj, st)
@@ -191,35 +193,63 @@ class PosixLookup(PosixAttr):
     def fill(self, obj: Obj, st: os.stat_result, plan: Plan, at: At) -> Xdata:
         """Return the xdata that answers `plan` for an object whose record is valid, and keep it with the object."""
         values: dict[bytes, object] = {}
+        content = -1
+        if stat.S_ISREG(st.st_mode):
+            if plan.size:
+                values[GET_SIZE] = uint(st.st_size)
+            if st.st_size <= plan.content:
+                content = st.st_size
+        fd = self._peek_fd(obj) if content > 0 else -1
+        try:
+            self._fill_xattrs(values, obj, plan, at if fd < 0 else fd)
+            if fd >= 0:
+                data = os.pread(fd, content + 1, 0)
+                if len(data) == content:
+                    values[CONTENT] = data
+                    self._keep_content(obj, content)
+            elif content == 0:
+                values[CONTENT] = b""
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        for key in plan.counts:
+            values[key] = uint(obj.fds)
+        obj.reply = reply = Xdata(values) if values else EMPTY
+        obj.plan, obj.reply_fds = plan, obj.fds
+        weight = 0
+        for key, value in values.items():
+            weight += len(key) + 28 + (len(value) if isinstance(value, bytes) else 8)
+        obj.weight = weight
+        return reply
+
+    def _fill_xattrs(self, values: dict[bytes, object], obj: Obj, plan: Plan, at: At) -> None:
         known = obj.xattrs
         if len(known) > _KNOWN_MAX:
             known.clear()
+            obj.whole = False
         for key in plan.keys:
-            if key not in known:
-                known[key] = self.xget(at, key)
-            value = known[key]
+            if key in known:
+                value = known[key]
+            elif obj.whole and not key.startswith(_BY_KERNEL):
+                continue
+            else:
+                value = known[key] = self.xget(at, key)
             if value is not None:
                 values[key] = value
         if plan.everything or plan.patterns:
             for key in self.xlist(at):
                 if plan.takes(key):
-                    found = self.xget(at, key)
-                    if found is not None:
-                        values[key] = found
-        for key in plan.counts:
-            values[key] = uint(obj.fds)
-        if stat.S_ISREG(st.st_mode):
-            if plan.size:
-                values[GET_SIZE] = uint(st.st_size)
-            if 0 <= st.st_size <= plan.content:
-                content = self._content(obj, st.st_size)
-                if content is not None:
-                    values[CONTENT] = content
-                    self._keep_content(obj, len(content))
-        obj.reply = reply = Xdata(values) if values else EMPTY
-        obj.plan, obj.reply_fds = plan, obj.fds
-        obj.weight = sum(len(k) + 28 + (len(v) if isinstance(v, bytes) else 8) for k, v in values.items())
-        return reply
+                    value = self.xget(at, key)
+                    if value is not None:
+                        values[key] = value
+
+    @staticmethod
+    def _peek_fd(obj: Obj) -> int:
+        """Open a small file whose content is asked for (its xattrs come cheaper that way too); -1 when it cannot be."""
+        try:
+            return os.open(obj.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return -1
 
     def _keep_content(self, obj: Obj, size: int) -> None:
         """Count a content that stays in memory with an answer; all are dropped when they are too much."""
@@ -231,22 +261,6 @@ class PosixLookup(PosixAttr):
             self._contents_size = size
         if size:
             self._contents.append(obj)
-
-    def _content(self, obj: Obj, size: int) -> bytes | None:
-        """Return the whole content of a small file, None when it cannot be read or is not small any more."""
-        if not size:
-            return b""
-        try:
-            fd = os.open(obj.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            data = os.pread(fd, size + 1, 0)
-        except OSError:
-            return None
-        finally:
-            os.close(fd)
-        return data if len(data) == size else None
 
     async def readlink(self, req: fops.Readlink) -> ReadlinkReply:
         """READLINK: at most `size` bytes of the target."""

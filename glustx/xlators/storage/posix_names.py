@@ -252,7 +252,7 @@ class PosixNames(PosixLookup):
                 xattrs[MDATA_KEY] = raw
         for key, value in extra:
             self.xset(at, key, value)
-            if not key.startswith(b"system."):
+            if not key.startswith(b"system."):  # the kernel may store another form
                 xattrs[key] = value
         if is_dir:
             self.link_dir_handle(gfid, dir_link(parent.obj.gfid, name))
@@ -265,6 +265,7 @@ class PosixNames(PosixLookup):
             st = os.fstat(at) if isinstance(at, int) else os.lstat(name, dir_fd=parent.fd)
         obj = self.remember(gfid, st)
         obj.xattrs = xattrs
+        obj.whole = True
         obj.times = times
         obj.ctime = st.st_ctime_ns
         return obj, st

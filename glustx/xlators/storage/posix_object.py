@@ -6,8 +6,10 @@ import os
 import struct
 from typing import TYPE_CHECKING, Any, Union
 
+import msgspec
+
 from glustx.inode import Inode
-from glustx.values import Iatt, gfid_ino, gfid_text
+from glustx.values import Iatt, gfid_text
 from glustx.xdata import EMPTY, Xdata
 
 if TYPE_CHECKING:
@@ -28,58 +30,42 @@ _MDATA = struct.Struct(">BQqQqQqQ")  # version, flags, then ctime, mtime, atime
 At = Union[int, str, bytes]
 
 
-class Obj:
+class Obj(msgspec.Struct, gc=False, eq=False):
     """What is remembered of one object of the brick.
 
     Attributes:
+        gfid, ino: the object, and the number that clients see.
         path: its handle (for a directory the symlink that tells where it is).
         xpath: where its xattrs are, for objects that are not directories.
+        st_ino: the inode's number on disk.
         ctime: st_ctime_ns for which the rest holds.
         times: what trusted.glusterfs.mdata says, (ctime, mtime, atime) as seconds and nanoseconds, None without it.
         xattrs: value by key, None for one that is known to be absent.
+        whole: `xattrs` has all there are, but for what the kernel may add by itself.
         iatt: attributes as last sent; None when they have to be made anew.
         plan, reply, reply_fds, weight: the last answer about xattrs and the request that it answers.
         fds: descriptors that clients hold; gone: the last name was removed meanwhile.
+        lock: taken by writes that must not overlap.
     """
 
-    __slots__ = (
-        "ctime",
-        "fds",
-        "gfid",
-        "gone",
-        "iatt",
-        "ino",
-        "is_dir",
-        "lock",
-        "path",
-        "plan",
-        "reply",
-        "reply_fds",
-        "st_ino",
-        "times",
-        "weight",
-        "xattrs",
-        "xpath",
-    )
-
-    def __init__(self, gfid: bytes, path: str, xpath: At, is_dir: bool) -> None:
-        self.gfid = gfid
-        self.ino = gfid_ino(gfid)
-        self.path = path
-        self.xpath = xpath
-        self.is_dir = is_dir
-        self.ctime = -1
-        self.times: tuple[int, int, int, int, int, int] | None = None
-        self.xattrs: dict[bytes, bytes | None] = {}
-        self.iatt: Iatt | None = None
-        self.plan: Any = None
-        self.reply: Xdata = EMPTY
-        self.reply_fds = 0
-        self.weight = 0
-        self.fds = 0
-        self.gone = False
-        self.st_ino = 0
-        self.lock: Lock | None = None
+    gfid: bytes
+    ino: int
+    path: str
+    xpath: At
+    is_dir: bool
+    st_ino: int = 0
+    ctime: int = -1
+    times: tuple[int, int, int, int, int, int] | None = None
+    xattrs: dict[bytes, bytes | None] = {}
+    whole: bool = False
+    iatt: Iatt | None = None
+    plan: Any = None
+    reply: Xdata = EMPTY
+    reply_fds: int = 0
+    weight: int = 0
+    fds: int = 0
+    gone: bool = False
+    lock: Lock | None = None
 
 
 class Dir:

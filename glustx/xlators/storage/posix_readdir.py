@@ -193,7 +193,8 @@ class PosixReaddir(PosixData):
                         if obj.plan is plan and obj.reply_fds == obj.fds:
                             xattrs = obj.reply
                         else:
-                            xattrs = self.fill(obj, st, plan, self.at_name(parent, name, st))
+                            at = self.at_name(parent, name, st) if obj.is_dir else obj.xpath
+                            xattrs = self.fill(obj, st, plan, at)
                         weight = obj.weight
                     stat_ = obj.iatt
                     if stat_ is None or stat_.blocks != st.st_blocks or stat_.size != st.st_size:

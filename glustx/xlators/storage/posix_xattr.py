@@ -234,9 +234,10 @@ class PosixXattr(PosixReaddir):
         if key.startswith((GFID2PATH, USER_PREFIX)) or (key == MDATA_KEY and not internal):
             raise OSError(errno.ENODATA, "no such xattr")
         known = obj.xattrs
-        if key not in known:
-            known[key] = self.xget(at, key)
-        found = known[key]
+        if key in known:
+            found = known[key]
+        else:
+            found = known[key] = self.xget(at, key)
         if found is None:
             raise OSError(errno.ENODATA, f"no xattr {key.decode('utf-8', 'replace')}")
         return XattrReply(size=len(found), xattrs=Xdata({key: found}))
