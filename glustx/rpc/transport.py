@@ -354,6 +354,8 @@ async def drive_in_loop(co: Any, loop: asyncio.AbstractEventLoop) -> Any:
         run = box[0]
         if run is not None and not run.done:
             run.cancel()
-            # The fop undoes what it began before the task goes on.
+            # The fop undoes what it began before the task goes on; what it says in the end interests nobody.
             await asyncio.wait([future])
+            if not future.cancelled():
+                future.exception()
         raise
