@@ -49,12 +49,12 @@ class Source(msgspec.Struct, frozen=True):
         if isinstance(source, Source):
             return source
         if isinstance(source, GlusterURL):
-            return cls._served(source.addresses, volume or source.volume)
+            return cls.served(source.addresses, volume or source.volume)
         if isinstance(source, (str, os.PathLike)):
             text = os.fspath(source)
             if is_url(text):
                 url = parse_url(text)
-                return cls._served(url.addresses, volume or url.volume)
+                return cls.served(url.addresses, volume or url.volume)
             if "\n" in text:
                 return cls(volume=volume or "volume", text=text, origin="<volfile>")
             if os.path.isdir(text):
@@ -66,10 +66,11 @@ class Source(msgspec.Struct, frozen=True):
         if not volume:
             raise ValueError(f"{source!r} is no URL, file or folder; for a host, name the volume as well")
         hosts = os.fspath(source) if isinstance(source, os.PathLike) else source
-        return cls._served(parse_hosts(hosts), volume)
+        return cls.served(parse_hosts(hosts), volume)
 
     @classmethod
-    def _served(cls, addresses: tuple[Address, ...], volume: str) -> Source:
+    def served(cls, addresses: tuple[Address, ...], volume: str) -> Source:
+        """A volume whose volfile servers hand out; they are tried in order."""
         host = addresses[0].path or addresses[0].host
         where = ",".join(str(address) for address in addresses)
         return cls(volume, origin=f"volfile of {volume} from {where}", host=host, addresses=addresses, trusted=False)

@@ -22,6 +22,7 @@ class VolumeTable(Face):
     isfile = api(VolumeCore.isfile)
     isdir = api(VolumeCore.isdir)
     islink = api(VolumeCore.islink)
+    access = api(VolumeCore.access)
     getsize = api(VolumeCore.getsize)
     samefile = api(VolumeCore.samefile)
     chmod = api(VolumeCore.chmod)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from glustx.errors import FopError
 from glustx.fops import (
+    Access,
     Create,
     DirEntry,
     Getxattr,
@@ -173,6 +174,17 @@ class VolumeCore(Walker):
     async def islink(self, path: PathLike) -> bool:
         """Tell whether `path` names a symbolic link."""
         return _stat.S_ISLNK(await self._mode(path, False))
+
+    async def access(self, path: PathLike, mode: int) -> bool:
+        """Tell whether the brick lets the caller do `mode` (os.F_OK, R_OK, W_OK, X_OK) to what `path` names."""
+        try:
+            loc, _ = await self.find(path)
+            await self.session.top(Access(loc=loc, mask=mode, caller=self.caller))
+        except FopError as error:
+            if error.errno in (*_MISSING, errno.EACCES, errno.EPERM, errno.EROFS):
+                return False
+            raise
+        return True
 
     async def getsize(self, path: PathLike) -> int:
         """Return the size of a file in bytes."""

@@ -1,0 +1,256 @@
+"""libgfapi's names over the blocking face, for code that is ported from C: `glfs_open`, `glfs_zerofill` and so on.
+
+The names, and the order of what they take, are libgfapi's; buffers to fill and `flags` that nothing reads are left out.
+Where C returns -1 and sets errno, these raise OSError. A `glfs_fd_t` is a File.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+from glustx.gfapi.file import Buffer, FileCore
+from glustx.gfapi.namei import PathLike, to_text
+from glustx.gfapi.results import StatResult
+from glustx.gfapi.source import Source
+from glustx.gfapi.sync import DirEntry, File, Scandir, Volume
+from glustx.gfapi.twins import api
+from glustx.gfapi.url import DEFAULT_PORT
+from glustx.gfapi.volume import VolumeCore
+from glustx.rpc.channel import Address
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_TRANSPORTS = ("tcp", "unix")
+
+
+class Glfs:
+    """A `glfs_t`: what was said of a volume before `glfs_init`, and the mounted volume after it."""
+
+    def __init__(self, volname: str) -> None:
+        self.volname = volname
+        self.servers: list[Address] = []
+        self.volfile = ""
+        self._volume: Volume | None = None
+
+    @property
+    def volume(self) -> Volume:
+        """The mounted volume; RuntimeError before `glfs_init` and after `glfs_fini`."""
+        if self._volume is None:
+            raise RuntimeError(f"volume {self.volname}: glfs_init comes first")
+        return self._volume
+
+    def mount(self) -> None:
+        """Mount what was described."""
+        if self._volume is not None:
+            return
+        if self.volfile:
+            source = Source.of(self.volfile, self.volname)
+        elif self.servers:
+            source = Source.served(tuple(self.servers), self.volname)
+        else:
+            raise ValueError(f"volume {self.volname}: neither glfs_set_volfile_server nor glfs_set_volfile was called")
+        self._volume = Volume(source)
+
+    def unmount(self) -> None:
+        """Take it down."""
+        volume, self._volume = self._volume, None
+        if volume is not None:
+            volume.close()
+
+
+def glfs_new(volname: str) -> Glfs:
+    """Begin to describe a volume."""
+    return Glfs(volname)
+
+
+def glfs_set_volfile_server(fs: Glfs, transport: str, host: str, port: int = 0) -> None:
+    """Add a server to ask for the volfile; `transport` is tcp or unix, where `host` is the socket's path.
+
+    Raises:
+        ValueError: another transport.
+    """
+    if (transport or "tcp") not in _TRANSPORTS:
+        raise ValueError(f"transport {transport!r} is not one of {', '.join(_TRANSPORTS)}")
+    fs.servers.append(Address(path=host) if transport == "unix" else Address(host, port or DEFAULT_PORT))
+
+
+def glfs_set_volfile(fs: Glfs, volfile: str) -> None:
+    """Take the graph from a file instead of a server."""
+    fs.volfile = volfile
+
+
+def glfs_init(fs: Glfs) -> None:
+    """Mount the volume; OSError when it does not answer."""
+    fs.mount()
+
+
+def glfs_fini(fs: Glfs) -> None:
+    """Take the volume down, at once."""
+    fs.unmount()
+
+
+def _fs(method: api[VolumeCore, P, R]) -> Callable[Concatenate[Glfs, P], R]:
+    name = cast(Any, method).__name__
+
+    def call(fs: Glfs, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return cast(R, getattr(fs.volume, name)(*args, **kwargs))
+
+    call.__doc__ = method.__doc__
+    return call
+
+
+def _fd(method: api[FileCore, P, R]) -> Callable[Concatenate[File, P], R]:
+    return cast("Callable[Concatenate[File, P], R]", method)
+
+
+# -- volumes ---------------------------------------------------------------------------------------------------------
+
+glfs_stat = _fs(Volume.stat)
+glfs_lstat = _fs(Volume.lstat)
+glfs_statvfs = _fs(Volume.statvfs)
+glfs_truncate = _fs(Volume.truncate)
+glfs_mkdir = _fs(Volume.mkdir)
+glfs_mknod = _fs(Volume.mknod)
+glfs_rmdir = _fs(Volume.rmdir)
+glfs_unlink = _fs(Volume.unlink)
+glfs_rename = _fs(Volume.rename)
+glfs_link = _fs(Volume.link)
+glfs_symlink = _fs(Volume.symlink)
+glfs_readlink = _fs(Volume.readlink)
+glfs_realpath = _fs(Volume.realpath)
+glfs_chmod = _fs(Volume.chmod)
+glfs_chown = _fs(Volume.chown)
+glfs_getxattr = _fs(Volume.getxattr)
+glfs_setxattr = _fs(Volume.setxattr)
+glfs_removexattr = _fs(Volume.removexattr)
+glfs_listxattr = _fs(Volume.listxattr)
+
+
+def glfs_access(fs: Glfs, path: PathLike, mode: int) -> None:
+    """Check that `path` exists and that the brick lets the caller do `mode` (os.R_OK, W_OK, X_OK) to it."""
+    fs.volume.stat(path)
+    if not fs.volume.access(path, mode):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+
+def glfs_utimens(fs: Glfs, path: PathLike, times: tuple[int, int]) -> None:
+    """Set access and modification time, in nanoseconds."""
+    fs.volume.utime(path, ns=times)
+
+
+def glfs_lutimens(fs: Glfs, path: PathLike, times: tuple[int, int]) -> None:
+    """Set access and modification time of a symbolic link, in nanoseconds."""
+    fs.volume.utime(path, ns=times, follow_symlinks=False)
+
+
+def glfs_lchown(fs: Glfs, path: PathLike, uid: int, gid: int) -> None:
+    """Set owner and group of a symbolic link."""
+    fs.volume.chown(path, uid, gid, follow_symlinks=False)
+
+
+def glfs_open(fs: Glfs, path: PathLike, flags: int) -> File:
+    """Open a file."""
+    return fs.volume.open(path, flags & ~os.O_CREAT)
+
+
+def glfs_creat(fs: Glfs, path: PathLike, flags: int, mode: int) -> File:
+    """Open a file, making it when it is not there."""
+    return fs.volume.open(path, flags | os.O_CREAT, mode)
+
+
+def glfs_opendir(fs: Glfs, path: PathLike) -> Scandir:
+    """Open a directory."""
+    return fs.volume.scandir(path)
+
+
+def glfs_readdir(fd: Scandir) -> DirEntry | None:
+    """Return the next entry with its attributes, None at the end."""
+    return next(fd, None)
+
+
+glfs_readdirplus = glfs_readdir
+
+
+def glfs_closedir(fd: Scandir) -> None:
+    """Close a directory."""
+    fd.close()
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+glfs_pread = _fd(File.pread)
+glfs_pwrite = _fd(File.pwrite)
+glfs_fstat = _fd(File.stat)
+glfs_fsync = _fd(File.fsync)
+glfs_zerofill = _fd(File.zerofill)
+glfs_discard = _fd(File.discard)
+glfs_fchmod = _fd(File.chmod)
+glfs_fchown = _fd(File.chown)
+glfs_fgetxattr = _fd(File.getxattr)
+glfs_fsetxattr = _fd(File.setxattr)
+glfs_fremovexattr = _fd(File.removexattr)
+glfs_flistxattr = _fd(File.listxattr)
+
+
+def glfs_close(fd: File) -> None:
+    """Close a file."""
+    fd.close()
+
+
+def glfs_read(fd: File, count: int) -> bytes:
+    """Read at the position."""
+    return fd.read(count)
+
+
+def glfs_write(fd: File, data: Buffer) -> int:
+    """Write at the position."""
+    return fd.write(data)
+
+
+def glfs_lseek(fd: File, offset: int, whence: int) -> int:
+    """Move the position."""
+    return fd.seek(offset, whence)
+
+
+def glfs_ftruncate(fd: File, length: int) -> None:
+    """Set the size."""
+    fd.truncate(length)
+
+
+def glfs_fdatasync(fd: File) -> None:
+    """Make the data durable."""
+    fd.fsync(data_only=True)
+
+
+def glfs_fallocate(fd: File, keep_size: int, offset: int, length: int) -> None:
+    """Allocate a range; the size stays when `keep_size` is not 0."""
+    fd.fallocate(offset, length, keep_size=bool(keep_size))
+
+
+def glfs_futimens(fd: File, times: tuple[int, int]) -> None:
+    """Set access and modification time, in nanoseconds."""
+    fd.utime(ns=times)
+
+
+def glfs_copy_file_range(fd_in: File, offset_in: int, fd_out: File, offset_out: int, count: int) -> int:
+    """Copy a range on the brick; return how many bytes were copied."""
+    return fd_in.copy_file_range(fd_out, count, offset_in, offset_out)
+
+
+def glfs_fd_path(fd: File) -> str:
+    """Return the path a file was opened by."""
+    return to_text(fd.name) if isinstance(fd.name, bytes) else fd.name
+
+
+def glfs_get_volumeid(fs: Glfs) -> bytes:
+    """Return the volume's id (16 bytes), which its bricks keep on their root."""
+    return fs.volume.getxattr("/", "trusted.glusterfs.volume-id")
+
+
+def glfs_stat_of(entry: DirEntry) -> StatResult:
+    """Return the attributes that came with a directory entry, as glfs_readdirplus fills them in."""
+    return entry.stat(follow_symlinks=False)
