@@ -227,13 +227,18 @@ class PosixLookup(PosixAttr):
         if len(known) > _KNOWN_MAX:
             known.clear()
             obj.whole = False
+        unknown = [k for k in plan.keys if k not in known]
+        if unknown and obj.whole:
+            unknown = [k for k in unknown if k.startswith(_BY_KERNEL)]
+        if len(unknown) > 1:
+            # Most are absent, and an absent one costs an exception: ask for the names first.
+            there = set(self.xlist(at))
+            for key in unknown:
+                known[key] = self.xget(at, key) if key in there else None
+        elif unknown:
+            known[unknown[0]] = self.xget(at, unknown[0])
         for key in plan.keys:
-            if key in known:
-                value = known[key]
-            elif obj.whole and not key.startswith(_BY_KERNEL):
-                continue
-            else:
-                value = known[key] = self.xget(at, key)
+            value = known.get(key)
             if value is not None:
                 values[key] = value
         if plan.everything or plan.patterns:
