@@ -39,7 +39,10 @@ from glustx.xlators.storage.posix_object import (
 
 T = TypeVar("T")
 
-INLINE_WRITE = 128 << 10
+INLINE_WRITE = 1 << 20
+# An inline write that took longer (ns) met the kernel's throttling of dirty pages: the next ones go to a worker.
+_SLOW_WRITE = 5_000_000
+_SLOW_RUN = 64
 READ_MAX = 128 << 20
 _WARM = 4
 _COLD_RUN = 64
@@ -61,6 +64,8 @@ class PosixData(PosixNames):
         self._reads_out = 0
         self._alone = 0
         self._inline_reads = 0
+        self._inline_write = INLINE_WRITE
+        self._slow_writes = 0
 
     async def work(self, function: Callable[..., T], *args: Any) -> T:
         """Run a system call on a worker; its arguments stay alive until it ends, even when the fop is cancelled."""
@@ -208,7 +213,7 @@ class PosixData(PosixNames):
         size = len(data)
         try:
             f: OpenFile = req.fd.slots.get(self._fds) or self.opened(req.fd)
-            if size > INLINE_WRITE or f.sync or f.append or req.flags & _SYNC or req.xdata is not EMPTY:
+            if size > self._inline_write or f.sync or f.append or req.flags & _SYNC or req.xdata is not EMPTY:
                 return await shield(self._write_slowly(req, f))
             fd = f.fd
             obj = f.obj
@@ -218,9 +223,12 @@ class PosixData(PosixNames):
                 pre = self.seen(obj, st, fd)
             if self.low_on_space:
                 self.check_space(req, req.offset + size > st.st_size)
+            began = perf_counter_ns()
             count = os.pwrite(fd, data, req.offset)
             if count < size:
                 count += _pwrite_rest(fd, data, req.offset, count)
+            if perf_counter_ns() - began > _SLOW_WRITE:
+                self._inline_write, self._slow_writes = 0, _SLOW_RUN
             post = self._written(req, obj, fd, st)
         except (OSError, OverflowError) as error:
             raise self.failed(req, error) from error
@@ -252,7 +260,11 @@ class PosixData(PosixNames):
             if self.low_on_space:
                 self.check_space(req, offset + len(req.data) > st.st_size)
             sync = bool(req.flags & _SYNC) and not f.sync
-            if sync or f.sync or len(req.data) > INLINE_WRITE:
+            if sync or f.sync or len(req.data) > self._inline_write:
+                if self._slow_writes:
+                    self._slow_writes -= 1
+                    if not self._slow_writes:
+                        self._inline_write = INLINE_WRITE
                 count = await self.work(_pwrite_all, f, req.data, offset, sync)
             else:
                 count = _pwrite_all(f, req.data, offset, False)
