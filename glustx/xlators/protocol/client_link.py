@@ -50,6 +50,10 @@ _NULL_VERF = bytes(8)
 _MAX_CREDS = 1024
 
 
+def _text_of(error: BaseException) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
 class Refused(Exception):
     """The brick answered and does not want us; trying again at once would not help."""
 
@@ -142,7 +146,7 @@ class ClientLink:
         if not isinstance(error, (OSError, FopError, XdrError, Refused, TimedOut)):
             log.error("%s: connecting failed", self.client.name, exc_info=error)
         self.fatal = FopError(error.code, str(error)) if isinstance(error, Refused) else None
-        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or "no answer in time"
+        text = _text_of(error) or "no answer in time"
         if self.connection.channel is not None:
             self.connection.channel.abort("the handshake failed")
         self.why = text
@@ -290,7 +294,7 @@ class ClientLink:
             now = self._wire()
             self._past = [past + count - base for past, count, base in zip(self._past, now, self._base, strict=True)]
             self._base = now
-        self._down(str(error) if error else "the brick closed the connection")
+            self._down(_text_of(error) if error is not None else "the brick closed the connection")
         if self._attempt is None:
             self._again()
 
