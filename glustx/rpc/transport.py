@@ -21,6 +21,8 @@ from glustx.runtime import TimerHandle, Waiter, turn
 log = logging.getLogger("glustx.rpc")
 
 _IOV_MAX = 1024
+# Below this a copy costs less than one more buffer in the transport's queue.
+_COPY_LIMIT = 64 << 10
 _HAS_WRITEV = hasattr(os, "writev") and os.name == "posix"
 
 
@@ -68,6 +70,10 @@ def _peer_name(sock: Any) -> str:
     if isinstance(name, tuple):
         return str(Address(name[0], name[1]))
     return f"unix:{os.fsdecode(name) or 'peer'}"
+
+
+def _immutable(piece: Piece) -> bool:
+    return isinstance(piece, bytes) or (isinstance(piece, memoryview) and isinstance(piece.obj, bytes))
 
 
 class Stream(asyncio.BufferedProtocol):
@@ -158,19 +164,28 @@ class Stream(asyncio.BufferedProtocol):
                 for piece in batch:
                     size = len(piece)
                     if done < size:
-                        rest = [bytes(memoryview(piece)[done:])]
-                        rest += [bytes(p) for p in pieces[index + 1 :]]
-                        self._queue(rest)
+                        self._queue([memoryview(piece)[done:], *pieces[index + 1 :]])
                         return
                     done -= size
                     index += 1
             if index == count:
                 return
-        self._queue([bytes(piece) for piece in pieces[index:]])
+        self._queue(pieces[index:])
 
-    def _queue(self, pieces: list[bytes]) -> None:
-        self.sent += sum(map(len, pieces))
-        self._transport.write(b"".join(pieces))
+    def _queue(self, pieces: Sequence[Piece]) -> None:
+        """Hand the rest to the transport: large immutable pieces as they are, the others in one copy."""
+        small: list[Piece] = []
+        for piece in pieces:
+            self.sent += len(piece)
+            if len(piece) < _COPY_LIMIT or not _immutable(piece):
+                small.append(piece)
+                continue
+            if small:
+                self._transport.write(b"".join(small))
+                small = []
+            self._transport.write(piece)
+        if small:
+            self._transport.write(b"".join(small))
 
     def close(self) -> None:
         """Send what is queued, then close."""
