@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Union
 
 import msgspec
@@ -77,10 +78,24 @@ class Source(msgspec.Struct, frozen=True):
 
     @classmethod
     def brick(cls, folder: str | os.PathLike[str], volume: str = "") -> Source:
-        """A brick's folder whose graph runs inside this process."""
+        """A brick's folder whose graph runs inside this process; a folder that is none yet becomes one.
+
+        Raises:
+            ValueError: it cannot be a brick, with the reason.
+        """
+        # Only who runs a brick needs what belongs to bricks.
+        from glustx.mgmt.folder import claim
+        from glustx.mgmt.state import ServeError
+
         path = os.path.abspath(os.fspath(folder))
         name = volume or "".join(c if c.isascii() and c.isalnum() else "_" for c in os.path.basename(path)) or "brick"
-        return cls(volume=name, text=volgen.embedded_volfile(name, path), origin=f"brick {path}")
+        try:
+            claimed = claim(Path(path), root=os.geteuid() == 0)
+        except ServeError as error:
+            raise ValueError(str(error)) from None
+        options = {"storage/posix": {"xattr-namespace": "user"}} if claimed.namespace == "user" else None
+        text = volgen.embedded_volfile(name, path, volume_id=claimed.volume_id, options=options)
+        return cls(volume=name, text=text, origin=f"brick {path}")
 
     @classmethod
     def memory(cls, volume: str = "memory") -> Source:
