@@ -292,6 +292,10 @@ def report(
     if options.json:
         figures = {"machine": about, "seconds": round(seconds), "client_stack": stacks, "rows": results}
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    if float(about["load"]) > 0.5:
+        print(
+            f"the machine was not idle at the start (load {about['load']}): trust CPU per operation before the ratios"
+        )
     print(f"{seconds:.0f} s; {len(complaints)} complaints")
     for sentence in complaints:
         print(f"  {sentence}")
