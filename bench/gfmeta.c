@@ -120,8 +120,11 @@ static const struct phase {
 /* The client's own volfile, as one line of translator types: both sides of a comparison must run the same. */
 static void print_stack(glfs_t *fs)
 {
-    /* With too small a buffer it says how much is missing; with a larger one than the text it reads past its end. */
-    int missing = glfs_get_volfile(fs, NULL, 0);
+    /* With too small a buffer it says how much is missing; with a larger one than the text it reads past its end.
+     * The graph may be up a moment before its text is kept: then nothing is missing yet. */
+    int missing = 0;
+    for (int tries = 0; tries < 500 && (missing = glfs_get_volfile(fs, NULL, 0)) == 0; tries++)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     char *volfile = missing < 0 ? calloc(1, 1 - missing) : NULL;
     if (!volfile || glfs_get_volfile(fs, volfile, -missing) <= 0)
         fail("glfs_get_volfile");
