@@ -1,9 +1,10 @@
 """Open files of storage/posix: OPEN, READ, WRITE, FLUSH, FSYNC, RELEASE and STATFS.
 
-A system call that the page cache answers runs on the reactor's thread, since handing it to a worker would cost more
-than the call. What can really block goes to a worker: fsync, O_SYNC and large writes, and reads that miss the cache.
-How a file's reads fare is learned per descriptor: RWF_NOWAIT asks while it is not known, hits make it "warm" (plain
-pread, timed), a miss sends the next reads to a worker without asking, because asking starts the disk's read as well.
+A system call that the page cache answers runs on the reactor's thread, since handing it to a worker would cost more than
+the call. What can really block goes to a worker: fsync, O_SYNC writes, large writes (and for a while all of them, once
+one was throttled), and reads that miss the cache. How a file's reads fare is learned per descriptor: RWF_NOWAIT asks
+while it is not known, hits make it "warm" (plain pread, timed), a miss sends the next reads to a worker without asking,
+because asking starts the disk's read as well.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class PosixData(PosixNames):
             number = os.open(obj.path, flags)
         except OSError as error:
             raise self.failed(req, error) from error
-        self.bind(req.fd, OpenFile(number, obj, self.graph.inodes.hold(obj.gfid), req.flags))
+        self.bind(req.fd, self.held(number, obj, req.flags))
         if req.flags & os.O_TRUNC and st.st_size:
             self.touch(req, obj, st, STAMP_DATA)
             self.settle(obj, os.fstat(number))

@@ -228,6 +228,13 @@ class PosixHandle(PosixKeys):
             self._old_inos, self._inos = self._inos, {}
         return obj
 
+    def held(self, number: int, obj: Obj, flags: int = 0) -> OpenFile:
+        """Return an open file whose inode, and with it the record, is kept until it is released."""
+        inode = self.graph.inodes.hold(obj.gfid)
+        # The table may have forgotten the inode meanwhile; an open file's record must be the one that all find.
+        obj = inode.slots.setdefault(self._objs, obj)
+        return OpenFile(number, obj, inode, flags)
+
     def refresh(self, obj: Obj, st: os.stat_result, at: At) -> None:
         """Start the record of an object afresh: its ctime is not the one that is remembered."""
         obj.xattrs.clear()

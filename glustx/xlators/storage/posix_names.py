@@ -31,7 +31,6 @@ from glustx.xlators.storage.posix_object import (
     At,
     Dir,
     Obj,
-    OpenFile,
     dir_link,
     pack_mdata,
 )
@@ -81,7 +80,8 @@ class PosixNames(PosixLookup):
                 stat_ = self.settle(obj, st)
         except OSError as error:
             raise self._in_parent(req, error) from error
-        f = OpenFile(fd, obj, self.graph.inodes.hold(obj.gfid), req.flags)
+        f = self.held(fd, obj, req.flags)
+        obj = f.obj
         obj.fds += 1
         req.fd.slots[self._fds] = f
         req.fd.gfid = obj.gfid

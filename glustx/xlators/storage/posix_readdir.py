@@ -103,7 +103,7 @@ class PosixReaddir(PosixData):
             number = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=found.fd)
         except OSError as error:
             raise self.failed(req, error) from error
-        f = OpenFile(number, found.obj, self.graph.inodes.hold(found.obj.gfid))
+        f = self.held(number, found.obj)
         f.listing = Listing()
         self.bind(req.fd, f)
         return Done()

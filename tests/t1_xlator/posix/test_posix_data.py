@@ -99,7 +99,7 @@ def test_large_and_synchronous_writes_end_when_the_data_is_there(brick: Brick) -
 def test_large_appends_at_one_time_do_not_overlap(brick: Brick) -> None:
     fd, gfid = brick.create(b"f")
     appenders = [brick.open(gfid, os.O_WRONLY | os.O_APPEND) for _ in range(3)]
-    size = 300_000
+    size = 1_500_000
     outcomes = brick.reactor.wait(
         fan_out(
             [
@@ -118,7 +118,7 @@ def test_a_cancelled_write_has_its_buffer_until_it_ends(brick: Brick) -> None:
     data = bytearray(b"A" * (1 << 20))
     box: list[Any] = []
     runs: list[Any] = []
-    request = fops.Write(fd=fd, offset=0, data=memoryview(data))
+    request = fops.Write(fd=fd, offset=0, data=memoryview(data), flags=os.O_DSYNC)
     turn(lambda: runs.append(drive(brick.graph.top(request), lambda value, error: box.append((value, error)))))
     assert runs[0] is not None and not box
     runs[0].cancel()

@@ -13,10 +13,12 @@ import pytest
 from glustx import fops
 from glustx.inode import Fd
 from glustx.values import (
+    NULL_GFID,
     ROOT_GFID,
     SET_MODE,
     Iatt,
     Loc,
+    gfid_text,
     new_gfid,
 )
 from glustx.xdata import (
@@ -239,6 +241,28 @@ def test_keys_that_no_xattr_can_have_are_passed_over(brick: Brick) -> None:
     for number in range(40):
         brick.lookup(b"f", xdata=Xdata({b"user.%d-%d" % (number, n): 0 for n in range(20)}))
     assert len(brick.posix.find(gfid)[0].xattrs) < 300
+
+
+def test_an_open_file_is_known_as_open_however_much_is_forgotten(brick: Brick) -> None:
+    brick.graph.inodes._half = 2
+    brick.posix._inos_half = 2
+    fd, gfid = brick.create(b"f")
+    brick.write(fd, b"data")
+    others = [brick.create(b"o%d" % number) for number in range(20)]
+    for other, _ in others:
+        brick.release(other)
+    again = Fd(NULL_GFID, os.O_RDWR)
+    for number in range(60):
+        brick.lookup(b"o%d" % (number % 20))
+        if number == 30:
+            brick.do(brick.creation(b"f", fd=again, flags=os.O_RDWR))
+            brick.fds.append(again)
+    assert brick.lookup(b"f", xdata=Xdata({b"glusterfs.open-fd-count": 1})).xdata[b"glusterfs.open-fd-count"] == 2
+    brick.unlink(b"f")
+    assert brick.read(fd).data == b"data"
+    assert (brick.folder / ".glusterfs/unlink" / gfid_text(gfid)).exists()
+    brick.release(fd)
+    assert brick.read(again).data == b"data"
 
 
 def test_plan_takes_what_names_an_xattr(brick: Brick) -> None:
