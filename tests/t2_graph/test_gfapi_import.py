@@ -13,7 +13,16 @@ import pytest
 from glustx.gfapi import AsyncFile, AsyncVolume, File, Volume
 from tests.kit import ROOT
 
-UNWANTED = ("typer", "rich", "uvloop", "asyncio", "hypothesis", "glustx.cli", "glustx.xlators.storage.posix", "fcntl")
+UNWANTED = (
+    "typer",
+    "rich",
+    "uvloop",
+    "asyncio",
+    "hypothesis",
+    "glustx.cli",
+    "glustx.xlators.storage.posix",
+    "glustx.linux",
+)
 
 
 def run_python(script: str) -> str:
