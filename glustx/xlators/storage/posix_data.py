@@ -1,10 +1,10 @@
 """Open files of storage/posix: OPEN, READ, WRITE, FLUSH, FSYNC, RELEASE and STATFS.
 
-A system call that the page cache answers runs on the reactor's thread, since handing it to a worker would cost more than
-the call. What can really block goes to a worker: fsync, O_SYNC writes, large writes (and for a while all of them, once
-one was throttled), and reads that miss the cache. How a file's reads fare is learned per descriptor: RWF_NOWAIT asks
-while it is not known, hits make it "warm" (plain pread, timed), a miss sends the next reads to a worker without asking,
-because asking starts the disk's read as well.
+A system call that the page cache answers runs on the reactor's thread, since handing it to a worker would cost more
+than the call. What can really block goes to a worker: fsync, O_SYNC writes, large writes (and for a while all of them,
+once one was throttled), and reads that miss the cache. How a file's reads fare is learned per descriptor: RWF_NOWAIT
+asks while it is not known, hits make it "warm" (plain pread, timed), a miss sends the next reads to a worker without
+asking, because asking starts the disk's read as well.
 """
 
 from __future__ import annotations
