@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import time
 from collections.abc import Callable
@@ -87,6 +88,17 @@ def _read(folder: str, key: bytes) -> bytes | None:
         raise
 
 
+def _claim(fd: int) -> None:
+    """Keep a second server from the folder while this one has it: each would trust what it remembers of the files."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise OSError(errno.EBUSY, "another process serves this folder already") from None
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS):
+            raise
+
+
 class PosixBrick(PosixWhole):
     """Start, stop and health."""
 
@@ -111,6 +123,7 @@ class PosixBrick(PosixWhole):
         try:
             fresh = not os.path.lexists(self._handles)
             self._check_identity(fd, where, fresh)
+            _claim(fd)
             self._complete_brick(fd)
             self.zero = posix_zero.probe(fd)
         except OSError as error:
@@ -195,6 +208,7 @@ class PosixBrick(PosixWhole):
         if root is not None and root.holds:
             self.graph.inodes.drop(root)
         self._root.obj.plan = None
+        fcntl.flock(self._root.fd, fcntl.LOCK_UN)  # a fop under way may keep the descriptor for a while
         del self._root
 
     # -- watching --------------------------------------------------------------------------------------------------

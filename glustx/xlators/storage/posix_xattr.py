@@ -34,6 +34,7 @@ from glustx.xdata import (
     STR,
     VIRT_POSTSTAT,
     VIRT_PRESTAT,
+    ZERO_METHOD,
     MdataTimes,
     Typed,
     Xdata,
@@ -252,6 +253,8 @@ class PosixXattr(PosixReaddir):
             text = b"<POSIX(%s):%s:%s>" % (brick, host, brick + (b"" if path == b"/" else path))
         elif key == _NODE_UUID and self.options.glusterd_uuid:
             text = self.options.glusterd_uuid.encode()
+        elif key == ZERO_METHOD:
+            text = self.zero_method.encode()
         elif key == _GFIDTOPATH:
             if not self.options.gfid2path and not stat.S_ISDIR(st.st_mode):
                 raise OSError(errno.ENODATA, "option gfid2path is off")

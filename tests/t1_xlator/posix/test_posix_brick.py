@@ -14,10 +14,12 @@ from glustx import fops
 from glustx.errors import GraphError, OptionError
 from glustx.values import (
     ROOT_GFID,
+    ROOT_LOC,
     Caller,
     Loc,
     new_gfid,
 )
+from glustx.xdata import ZERO_METHOD
 from glustx.xlators.storage.posix import prepare_brick
 from glustx.xlators.storage.posix_brick import parse_reserve
 from tests.conftest import ExpectedLogs
@@ -179,3 +181,15 @@ def test_statfs_divides_by_the_bricks_on_the_disk(folder: Path) -> None:
     assert (half.blocks, half.bsize, half.namemax) == (whole.blocks // 2, whole.bsize, whole.namemax)
     brick.fails(errno.ESTALE, fops.Statfs(loc=Loc(gfid=new_gfid())))
     brick.close()
+
+
+def test_a_folder_is_served_once_at_a_time(brick: Brick) -> None:
+    with pytest.raises(GraphError, match="another process serves this folder already"):
+        Brick(brick.folder, brick.namespace)
+    brick.create(b"still-served")
+    restarted(brick).lookup(b"still-served")
+
+
+def test_the_zero_method_is_told_on_demand(brick: Brick) -> None:
+    answer = brick.do(fops.Getxattr(loc=ROOT_LOC, key=ZERO_METHOD))
+    assert answer.xattrs.text(ZERO_METHOD) == brick.graph.root.limits()["zero_method"]
