@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -42,5 +43,9 @@ def peer_volume(make_volume: MakeVolume, kind: str, tmp_path_factory: pytest.Tem
     """One volume for all tests of a module; they keep apart by file name and may not restart it."""
     folder = tmp_path_factory.mktemp(f"brick-{kind}")
     folder.chmod(0o755)
-    with make_volume(folder) as volume:
-        yield volume
+    try:
+        with make_volume(folder) as volume:
+            yield volume
+    finally:
+        # pytest keeps the folders of its last three runs, and images of 20 GiB are in here.
+        shutil.rmtree(folder)

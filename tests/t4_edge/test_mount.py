@@ -131,6 +131,8 @@ def test_tree_survives_a_brick_restart(make_volume, tmp_path: Path) -> None:
         subprocess.run(["rm", "-rf", copy], check=True)
         assert [name for name in os.listdir(mounted) if name != ".trashcan"] == []
     expect_empty_brick(brick)
+    for folder in (source, brick):
+        shutil.rmtree(folder)
 
 
 @pytest.mark.timeout(300)
