@@ -217,7 +217,7 @@ class AsyncioListener:
     """A listening socket in an event loop."""
 
     def __init__(self, server: asyncio.AbstractServer, address: Address) -> None:
-        self._server: asyncio.AbstractServer | None = server
+        self._server: Any = server
         self.address = address
 
     def close(self) -> None:
@@ -225,7 +225,14 @@ class AsyncioListener:
         server, self._server = self._server, None
         if server is None:
             return
-        server.close()
+        loop = server.get_loop()
+        if isinstance(loop, asyncio.SelectorEventLoop):
+            # A connection that has been accepted in this round of the loop needs its server for one round more.
+            for sock in server.sockets:
+                loop.remove_reader(sock.fileno())
+            loop.call_soon(server.close)
+        else:
+            server.close()
         if self.address.path:
             try:
                 os.unlink(self.address.path)
@@ -342,6 +349,7 @@ class AsyncioNetwork:
         if self.streams:
             self._all_gone = asyncio.Event()
             await self._all_gone.wait()
+        await asyncio.sleep(0)  # sockets are closed a round later than their protocols hear of it
 
 
 async def drive_in_loop(co: Any, loop: asyncio.AbstractEventLoop) -> Any:

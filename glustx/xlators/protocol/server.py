@@ -104,6 +104,7 @@ class Server(Xlator):
         self.sessions: set[ServerSession] = set()
         self.clients: dict[str, set[ServerSession]] = {}
         self.listener: Listener | None = None
+        self.stopping = False
         self._empty: Waiter[None] | None = None
         self.closed_rpcs = self.closed_received = self.closed_sent = 0
 
@@ -121,6 +122,7 @@ class Server(Xlator):
 
     async def start(self) -> None:
         """Listen, when there is a network to listen on."""
+        self.stopping = False
         network = self.graph.surroundings.network
         if network is None or not hasattr(network, "listen"):
             return
@@ -139,6 +141,7 @@ class Server(Xlator):
         if self.listener is not None:
             self.listener.close()
             self.listener = None
+        self.stopping = True
         for session in list(self.sessions):
             session.drop("the server is going down")
         if self.sessions:

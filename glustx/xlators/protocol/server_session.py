@@ -130,7 +130,6 @@ class ServerSession(RpcConnection):
         self._lost = False
         self._joining = False
         self.hot_call = self._fop
-        server.sessions.add(self)
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -138,6 +137,9 @@ class ServerSession(RpcConnection):
         """The client is connected."""
         super().connection_made(channel)
         self.last_channel = channel
+        self.server.sessions.add(self)
+        if self.server.stopping:  # it was accepted just before the listener was closed
+            self.drop("the server is going down")
 
     def connection_lost(self, error: Exception | None) -> None:
         """The client is gone: call off what it has under way, give its fds back, then tell the others."""
