@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from glustx.gfapi.entries import AsyncDirEntry, DirEntry
 from glustx.gfapi.results import StatResult, StatvfsResult
 from glustx.gfapi.source import Source
-from glustx.gfapi.sync import DirEntry, File, Volume
+from glustx.gfapi.sync import File, Volume
 from glustx.gfapi.url import GlusterURL, parse_url
 
 if TYPE_CHECKING:
-    from glustx.gfapi.aio import AsyncDirEntry, AsyncFile, AsyncVolume
+    from glustx.gfapi.aio import AsyncFile, AsyncVolume
 
 __all__ = [
     "AsyncDirEntry",
@@ -36,7 +37,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # asyncio is imported by those who use it only.
-    if name in ("AsyncDirEntry", "AsyncFile", "AsyncVolume"):
+    if name in ("AsyncFile", "AsyncVolume"):
         from glustx.gfapi import aio
 
         return getattr(aio, name)

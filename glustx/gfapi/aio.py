@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat as _stat
 import warnings
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar, cast
 
 from glustx.errors import FopCancelled
+from glustx.gfapi.entries import AsyncScandir, join
 from glustx.gfapi.file import Buffer, FileCore
 from glustx.gfapi.flags import mode_text
 from glustx.gfapi.namei import PathLike, to_text
-from glustx.gfapi.results import StatResult
 from glustx.gfapi.session import Session
 from glustx.gfapi.source import Source, SourceLike
-from glustx.gfapi.sync import make_caller
 from glustx.gfapi.tables import FileTable, VolumeTable
 from glustx.gfapi.twins import Asynchronous
-from glustx.gfapi.volume import DirCore, Found, VolumeCore
+from glustx.gfapi.volume import VolumeCore, make_caller
 from glustx.rpc.transport import AsyncioNetwork, AsyncioReactor
 from glustx.runtime import Run, TimedOut, drive, turn
-from glustx.values import Caller, gfid_text
+from glustx.values import gfid_text
 
 R = TypeVar("R")
 
@@ -236,17 +234,11 @@ class AsyncVolume(VolumeTable, _InLoop):
 
         What is not given stays as it is. The view needs no closing.
         """
-        who: Caller = self._core.caller
-        if uid is not None or gid is not None or groups is not None:
-            new_uid = who.uid if uid is None else uid
-            new_gid = who.gid if gid is None else gid
-            new_groups = groups if groups is not None else (who.groups if uid is None else ())
-            who = Caller(who.pid, new_uid, new_gid, new_groups, who.lk_owner, who.client)
         view = object.__new__(AsyncVolume)
         view.__dict__.update(self.__dict__)
         view._owner = False
         view._timeout = self._timeout if timeout is None else timeout
-        view._core = VolumeCore(self._core.session, who, self._core.umask if umask is None else umask)
+        view._core = self._core.using(uid, gid, groups, umask)
         return view
 
     # -- files -------------------------------------------------------------------------------------------------------
@@ -298,106 +290,10 @@ class AsyncVolume(VolumeTable, _InLoop):
             yield folder, folders, others
         for name in folders:
             if followlinks or name not in links:
-                async for found in self.walk(_join(folder, name), topdown, onerror, followlinks):
+                async for found in self.walk(join(folder, name), topdown, onerror, followlinks):
                     yield found
         if not topdown:
             yield folder, folders, others
-
-
-def _join(folder: str, name: str) -> str:
-    return folder + name if folder.endswith("/") else f"{folder}/{name}"
-
-
-class AsyncDirEntry:
-    """An entry of a directory with the attributes that came with it.
-
-    Attributes:
-        name: the name alone.
-        path: the directory's path, as given, and the name.
-    """
-
-    __slots__ = ("_found", "_volume", "name", "path")
-
-    def __init__(self, volume: AsyncVolume, folder: str, found: Found) -> None:
-        self._volume = volume
-        self._found = found
-        self.name = to_text(found.name)
-        self.path = _join(folder, self.name)
-
-    def __fspath__(self) -> str:
-        return self.path
-
-    def __repr__(self) -> str:
-        return f"<AsyncDirEntry {self.name!r}>"
-
-    def inode(self) -> int:
-        """Return the inode number."""
-        return self._found.stat.ino
-
-    def is_symlink(self) -> bool:
-        """Tell whether it is a symbolic link."""
-        return self._found.stat.is_lnk()
-
-    async def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Tell whether it is a directory or leads to one."""
-        if follow_symlinks and self.is_symlink():
-            return await self._volume.isdir(self.path)
-        return self._found.stat.is_dir()
-
-    async def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Tell whether it is a regular file or leads to one."""
-        if follow_symlinks and self.is_symlink():
-            return await self._volume.isfile(self.path)
-        return _stat.S_ISREG(self._found.stat.mode)
-
-    async def stat(self, *, follow_symlinks: bool = True) -> StatResult:
-        """Return the attributes; a symbolic link that is followed costs a call, all else none."""
-        if follow_symlinks and self.is_symlink():
-            return await self._volume.stat(self.path)
-        return StatResult(self._found.stat)
-
-
-class AsyncScandir:
-    """Asynchronous iterator over a directory; closed at its end, by `close`, or by an `async with`."""
-
-    def __init__(self, volume: AsyncVolume, path: PathLike) -> None:
-        given = os.fspath(path)
-        self._folder = to_text(given) if isinstance(given, bytes) else given
-        self._volume = volume
-        self._core: DirCore | None = None
-        self._begun = False
-        self._batch: Iterator[Found] = iter(())
-
-    def __aiter__(self) -> AsyncScandir:
-        return self
-
-    async def __anext__(self) -> AsyncDirEntry:
-        for found in self._batch:
-            return AsyncDirEntry(self._volume, self._folder, found)
-        if not self._begun:
-            self._begun = True
-            self._core = await self._volume._opendir_core(self._folder)
-        if self._core is None:
-            raise StopAsyncIteration
-        batch = await self._volume._do(self._core.batch(), self._folder)
-        if not batch:
-            await self.close()
-            raise StopAsyncIteration
-        self._batch = iter(batch)
-        return AsyncDirEntry(self._volume, self._folder, next(self._batch))
-
-    async def __aenter__(self) -> AsyncScandir:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Give the directory back. A second call does nothing."""
-        core, self._core = self._core, None
-        self._begun = True
-        if core is not None:
-            turn(core.give_back)
 
 
 class AsyncFile(FileTable, _InLoop):

@@ -29,10 +29,10 @@ from glustx.fops import (
 )
 from glustx.gfapi.attrs import list_names, mode_change, owner_change, time_change, xattr_flags, xattr_name
 from glustx.gfapi.flags import O_APPEND
-from glustx.gfapi.results import StatResult
+from glustx.gfapi.results import LockInfo, StatResult
 from glustx.gfapi.session import Session
 from glustx.inode import O_ACCMODE, Fd
-from glustx.runtime import Lock
+from glustx.runtime import Lock, fan_out
 from glustx.values import (
     F_GETLK,
     F_RDLCK,
@@ -51,29 +51,8 @@ from glustx.xdata import Xdata
 Buffer = Union[bytes, bytearray, memoryview]
 
 CHUNK = 1 << 20
+WINDOW = 4
 _OFF_MAX = (1 << 63) - 1
-
-
-class LockInfo:
-    """The lock that stands in the way of another one.
-
-    Attributes:
-        exclusive: True for a write lock.
-        start, length: the range; length 0 reaches to the end of the file.
-        pid: process of its holder, as told by the brick.
-    """
-
-    __slots__ = ("exclusive", "length", "pid", "start")
-
-    def __init__(self, flock: Flock) -> None:
-        self.exclusive = flock.type == F_WRLCK
-        self.start = flock.start
-        self.length = flock.len
-        self.pid = flock.pid
-
-    def __repr__(self) -> str:
-        kind = "exclusive" if self.exclusive else "shared"
-        return f"LockInfo({kind}, start={self.start}, length={self.length}, pid={self.pid})"
 
 
 class FileCore:
@@ -107,43 +86,54 @@ class FileCore:
 
     # -- data --------------------------------------------------------------------------------------------------------
 
+    async def _one(self, size: int, offset: int) -> bytes:
+        reply = await self.top(Read(fd=self.fd, offset=offset, size=size, caller=self.caller))
+        return bytes(reply.data)
+
+    async def _several(self, size: int, offset: int) -> list[bytes]:
+        """Read up to WINDOW chunks side by side; what comes is contiguous, and an empty list at the end of the file."""
+        steps = [min(CHUNK, size - at) for at in range(0, min(size, WINDOW * CHUNK), CHUNK)]
+        found: list[bytes] = []
+        for index, outcome in enumerate(
+            await fan_out([self._one(step, offset + index * CHUNK) for index, step in enumerate(steps)])
+        ):
+            data = outcome.get()
+            if data:
+                found.append(data)
+            if len(data) < steps[index]:
+                break
+        return found
+
     async def pread(self, size: int, offset: int) -> bytes:
         """Read up to `size` bytes at `offset` without moving the position; fewer only at the end of the file."""
         _check(size, offset)
-        parts: list[bytes] = []
-        got = 0
         if size <= CHUNK:
             reply = await self.top(Read(fd=self.fd, offset=offset, size=size, caller=self.caller))
             data = bytes(reply.data)
             if len(data) == size or not data or reply.eof:
                 return data
-            parts.append(data)
-            got = len(data)
-        while got < size:
-            step = min(CHUNK, size - got)
-            reply = await self.top(Read(fd=self.fd, offset=offset + got, size=step, caller=self.caller))
-            data = bytes(reply.data)
-            if not data:
-                break
-            parts.append(data)
-            got += len(data)
-            if reply.eof:
-                break
+            return data + await self.pread(size - len(data), offset + len(data))
+        parts: list[bytes] = []
+        got = 0
+        while got < size and (found := await self._several(size - got, offset + got)):
+            parts.extend(found)
+            got += sum(map(len, found))
         return b"".join(parts)
 
     async def preadinto(self, buffer: Buffer, offset: int) -> int:
         """Read into `buffer` from `offset` without moving the position; return how many bytes came."""
         view = memoryview(buffer).cast("B")
-        _check(len(view), offset)
+        size = len(view)
+        if size <= CHUNK:
+            data = await self.pread(size, offset)
+            view[: len(data)] = data
+            return len(data)
+        _check(size, offset)
         got = 0
-        while got < len(view):
-            step = min(CHUNK, len(view) - got)
-            reply = await self.top(Read(fd=self.fd, offset=offset + got, size=step, caller=self.caller))
-            count = len(reply.data)
-            view[got : got + count] = reply.data
-            got += count
-            if reply.eof or not count:
-                break
+        while got < size and (found := await self._several(size - got, offset + got)):
+            for data in found:
+                view[got : got + len(data)] = data
+                got += len(data)
         return got
 
     async def pwrite(self, data: Buffer, offset: int) -> int:
@@ -186,14 +176,10 @@ class FileCore:
     async def _read_all(self) -> bytes:
         parts: list[bytes] = []
         pos = self.pos
-        while True:
-            data = await self.pread(4 * CHUNK, pos)
-            if not data:
-                return b"".join(parts)
-            parts.append(data)
-            pos += len(data)
-            if len(data) < 4 * CHUNK:
-                return b"".join(parts)
+        while found := await self._several(WINDOW * CHUNK, pos):
+            parts.extend(found)
+            pos += sum(map(len, found))
+        return b"".join(parts)
 
     async def readinto(self, buffer: Buffer) -> int:
         """Read into `buffer` at the position and move it; return how many bytes came."""

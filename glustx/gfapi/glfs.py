@@ -11,11 +11,12 @@ import os
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
+from glustx.gfapi.entries import DirEntry, Scandir
 from glustx.gfapi.file import Buffer, FileCore
 from glustx.gfapi.namei import PathLike, to_text
 from glustx.gfapi.results import StatResult
 from glustx.gfapi.source import Source
-from glustx.gfapi.sync import DirEntry, File, Scandir, Volume
+from glustx.gfapi.sync import File, Volume
 from glustx.gfapi.twins import api
 from glustx.gfapi.url import DEFAULT_PORT
 from glustx.gfapi.volume import VolumeCore

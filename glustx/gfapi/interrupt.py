@@ -60,3 +60,22 @@ class Guard:
         _users -= 1
         if not _users and threading.get_ident() == _main and signal.getsignal(signal.SIGINT) is on_sigint:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Guarded:
+    """A mutex and the protection from KeyboardInterrupt, as one context."""
+
+    __slots__ = ("_mutex",)
+
+    def __init__(self, mutex: threading.Lock) -> None:
+        self._mutex = mutex
+
+    def __enter__(self) -> None:
+        inside.add(threading.get_ident())  # first: an interrupt between the two would leave the mutex locked
+        self._mutex.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._mutex.release()
+        inside.discard(threading.get_ident())
+        if pending:
+            raise_pending()

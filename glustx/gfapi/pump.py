@@ -26,8 +26,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from glustx.errors import FopCancelled
-from glustx.gfapi.interrupt import Guard, inside, pending, raise_pending
+from glustx.gfapi.interrupt import Guard, Guarded, inside, pending, raise_pending
 from glustx.gfapi.pump_socket import Dial, SocketChannel
+from glustx.gfapi.waker import Waker
 from glustx.rpc.channel import Address, Receiver
 from glustx.runtime import Run, TimedOut, TimerHandle, drive, turn
 
@@ -45,18 +46,20 @@ _pumps: weakref.WeakSet[Pump] = weakref.WeakSet()
 
 
 class Call:
-    """One blocking call. `gate` is locked while its thread sleeps without the baton."""
+    """One blocking call. `gate` is locked while its thread sleeps without the baton.
 
-    __slots__ = ("done", "error", "gate", "late", "pump", "run", "value")
+    The defaults stand in the class: most calls end at once and need few of these.
+    """
+
+    done = False
+    value: Any = None
+    error: BaseException | None = None
+    run: Run | None = None
+    gate: Any = None
+    late = ""
 
     def __init__(self, pump: Pump) -> None:
         self.pump = pump
-        self.done = False
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.run: Run | None = None
-        self.gate: Any = None
-        self.late = ""
 
     def begin(self, co: Coroutine[Any, Any, Any]) -> None:
         """Run the coroutine until it ends or waits."""
@@ -104,7 +107,7 @@ class Pump:
         self._idle = idle
         self._mutex = threading.Lock()
         self._guard = Guard()
-        self._guarded = _Guarded(self._mutex)
+        self._guarded = Guarded(self._mutex)
         self._selector = selectors.DefaultSelector()
         # epoll and kqueue take a change while another thread waits in them; the others have to be woken.
         self._live = hasattr(self._selector, "fileno")
@@ -117,8 +120,8 @@ class Pump:
         self._refusal = ""
         self._asleep = False
         self._woken = False
-        self._wake_fd, self._wake_end = _make_waker()
-        self._selector.register(self._wake_fd, selectors.EVENT_READ, None)
+        self._waker = Waker()
+        self._selector.register(self._waker.fd, selectors.EVENT_READ, None)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         _pumps.add(self)
@@ -259,7 +262,7 @@ class Pump:
         for key, mask in ready:
             handler = key.data
             if handler is None:
-                _drain_waker(self._wake_fd)
+                self._waker.drain()
                 self._woken = False
             else:
                 handler(mask)
@@ -281,7 +284,7 @@ class Pump:
         """Make whoever waits in the selector come back."""
         if self._asleep and not self._woken:
             self._woken = True
-            _ring_waker(self._wake_end)
+            self._waker.ring()
 
     # -- reactor -----------------------------------------------------------------------------------------------------
 
@@ -384,7 +387,7 @@ class Pump:
         self._take_last(5.0)
         self._guard.close()
         self._selector.close()
-        _close_waker(self._wake_fd, self._wake_end)
+        self._waker.close()
 
     def _take_last(self, seconds: float) -> None:
         """Wait until nobody pumps any more."""
@@ -401,26 +404,7 @@ class Pump:
         """In a forked child: refuse all calls; the parent's sockets are left alone."""
         self._refusal = _FORKED
         self._mutex = threading.Lock()
-        self._guarded = _Guarded(self._mutex)
-
-
-class _Guarded:
-    """The mutex and the protection from KeyboardInterrupt, as one context."""
-
-    __slots__ = ("_mutex",)
-
-    def __init__(self, mutex: threading.Lock) -> None:
-        self._mutex = mutex
-
-    def __enter__(self) -> None:
-        inside.add(get_ident())  # first: an interrupt between the two would leave the mutex locked
-        self._mutex.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._mutex.release()
-        inside.discard(get_ident())
-        if pending:
-            raise_pending()
+        self._guarded = Guarded(self._mutex)
 
 
 def _safely(work: Callable[[], None]) -> None:
@@ -428,44 +412,6 @@ def _safely(work: Callable[[], None]) -> None:
         turn(work)
     except Exception:
         log.exception("a timer or a posted call failed")
-
-
-def _make_waker() -> tuple[Any, Any]:
-    if hasattr(os, "eventfd"):
-        fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        return fd, fd
-    here, there = socket.socketpair()
-    here.setblocking(False)
-    there.setblocking(False)
-    return here, there
-
-
-def _ring_waker(end: Any) -> None:
-    try:
-        if isinstance(end, int):
-            os.eventfd_write(end, 1)
-        else:
-            end.send(b"\0")
-    except OSError:
-        pass  # full: it rings already
-
-
-def _drain_waker(fd: Any) -> None:
-    try:
-        if isinstance(fd, int):
-            os.eventfd_read(fd)
-        else:
-            fd.recv(64)
-    except OSError:
-        pass
-
-
-def _close_waker(fd: Any, end: Any) -> None:
-    if isinstance(fd, int):
-        os.close(fd)
-    else:
-        fd.close()
-        end.close()
 
 
 def _after_fork() -> None:

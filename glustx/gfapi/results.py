@@ -1,10 +1,10 @@
-"""What calls of gfapi return: attributes that look like `os.stat_result` and `os.statvfs_result`."""
+"""What calls of gfapi return: attributes that look like `os.stat_result` and `os.statvfs_result`, locks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from glustx.values import Iatt, Statvfs, gfid_text
+from glustx.values import F_WRLCK, Flock, Iatt, Statvfs, gfid_text
 
 
 class StatResult:
@@ -161,3 +161,25 @@ class StatvfsResult:
 
     def __repr__(self) -> str:
         return f"StatvfsResult({', '.join(f'{name}={getattr(self, name)}' for name in self.__slots__)})"
+
+
+class LockInfo:
+    """The lock that stands in the way of another one.
+
+    Attributes:
+        exclusive: True for a write lock.
+        start, length: the range; length 0 reaches to the end of the file.
+        pid: process of its holder, as told by the brick.
+    """
+
+    __slots__ = ("exclusive", "length", "pid", "start")
+
+    def __init__(self, flock: Flock) -> None:
+        self.exclusive = flock.type == F_WRLCK
+        self.start = flock.start
+        self.length = flock.len
+        self.pid = flock.pid
+
+    def __repr__(self) -> str:
+        kind = "exclusive" if self.exclusive else "shared"
+        return f"LockInfo({kind}, start={self.start}, length={self.length}, pid={self.pid})"

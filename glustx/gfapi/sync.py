@@ -5,39 +5,25 @@ from __future__ import annotations
 import atexit
 import io
 import os
-import stat as _stat
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, cast
 
+from glustx.gfapi.entries import Scandir, join
 from glustx.gfapi.file import Buffer, FileCore
 from glustx.gfapi.flags import mode_text
 from glustx.gfapi.namei import PathLike, to_text
 from glustx.gfapi.pump import Pump
-from glustx.gfapi.results import StatResult
 from glustx.gfapi.session import Session
 from glustx.gfapi.source import Source, SourceLike
 from glustx.gfapi.tables import FileTable, VolumeTable
 from glustx.gfapi.twins import Blocking
-from glustx.gfapi.volume import DirCore, Found, VolumeCore
+from glustx.gfapi.volume import VolumeCore, make_caller
 from glustx.inode import O_ACCMODE
-from glustx.values import Caller
 
 _open_volumes: weakref.WeakSet[Volume] = weakref.WeakSet()
-
-
-def make_caller(uid: int | None, gid: int | None, groups: tuple[int, ...] | None) -> Caller:
-    """Return who asks: by default the user of this process."""
-    if uid is None:
-        uid = os.geteuid() if hasattr(os, "geteuid") else 0
-    if gid is None:
-        gid = os.getegid() if hasattr(os, "getegid") else 0
-    if groups is None:
-        own = uid == (os.geteuid() if hasattr(os, "geteuid") else 0)
-        groups = tuple(os.getgroups()) if own and hasattr(os, "getgroups") else ()
-    return Caller(pid=os.getpid(), uid=uid, gid=gid, groups=groups)
 
 
 class Volume(VolumeTable, Blocking):
@@ -151,17 +137,11 @@ class Volume(VolumeTable, Blocking):
 
         What is not given stays as it is. The view needs no closing.
         """
-        who: Caller = self._core.caller
-        if uid is not None or gid is not None or groups is not None:
-            new_uid = who.uid if uid is None else uid
-            new_gid = who.gid if gid is None else gid
-            new_groups = groups if groups is not None else (who.groups if uid is None else ())
-            who = Caller(who.pid, new_uid, new_gid, new_groups, who.lk_owner, who.client)
         view = object.__new__(Volume)
         view._owner = False
         view._pump = self._pump
         view._timeout = self._timeout if timeout is None else timeout
-        view._core = VolumeCore(self._core.session, who, self._core.umask if umask is None else umask)
+        view._core = self._core.using(uid, gid, groups, umask)
         return view
 
     # -- files -------------------------------------------------------------------------------------------------------
@@ -213,106 +193,9 @@ class Volume(VolumeTable, Blocking):
             yield folder, folders, others
         for name in folders:
             if followlinks or name not in links:
-                yield from self.walk(_join(folder, name), topdown, onerror, followlinks)
+                yield from self.walk(join(folder, name), topdown, onerror, followlinks)
         if not topdown:
             yield folder, folders, others
-
-
-def _join(folder: str, name: str) -> str:
-    return folder + name if folder.endswith("/") else f"{folder}/{name}"
-
-
-class DirEntry:
-    """An entry of a directory with the attributes that came with it, as `os.DirEntry`.
-
-    Attributes:
-        name: the name alone.
-        path: the directory's path, as given, and the name.
-    """
-
-    __slots__ = ("_found", "_volume", "name", "path")
-
-    def __init__(self, volume: Volume, folder: str, found: Found) -> None:
-        self._volume = volume
-        self._found = found
-        self.name = to_text(found.name)
-        self.path = _join(folder, self.name)
-
-    def __fspath__(self) -> str:
-        return self.path
-
-    def __repr__(self) -> str:
-        return f"<DirEntry {self.name!r}>"
-
-    def inode(self) -> int:
-        """Return the inode number."""
-        return self._found.stat.ino
-
-    def is_symlink(self) -> bool:
-        """Tell whether it is a symbolic link."""
-        return self._found.stat.is_lnk()
-
-    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Tell whether it is a directory or leads to one."""
-        if follow_symlinks and self.is_symlink():
-            return self._volume.isdir(self.path)
-        return self._found.stat.is_dir()
-
-    def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Tell whether it is a regular file or leads to one."""
-        if follow_symlinks and self.is_symlink():
-            return self._volume.isfile(self.path)
-        return _stat.S_ISREG(self._found.stat.mode)
-
-    def stat(self, *, follow_symlinks: bool = True) -> StatResult:
-        """Return the attributes; a symbolic link that is followed costs a call, all else none."""
-        if follow_symlinks and self.is_symlink():
-            return self._volume.stat(self.path)
-        return StatResult(self._found.stat)
-
-
-class Scandir:
-    """Iterator over a directory; closed at its end, by `close`, or by a `with`."""
-
-    def __init__(self, volume: Volume, path: PathLike, core: DirCore) -> None:
-        given = os.fspath(path)
-        self._folder = to_text(given) if isinstance(given, bytes) else given
-        self._volume = volume
-        self._core: DirCore | None = core
-        self._batch: Iterator[Found] = iter(())
-
-    def __iter__(self) -> Scandir:
-        return self
-
-    def __next__(self) -> DirEntry:
-        for found in self._batch:
-            return DirEntry(self._volume, self._folder, found)
-        if self._core is None:
-            raise StopIteration
-        batch = self._volume._do(self._core.batch(), self._folder)
-        if not batch:
-            self.close()
-            raise StopIteration
-        self._batch = iter(batch)
-        return DirEntry(self._volume, self._folder, next(self._batch))
-
-    def __enter__(self) -> Scandir:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give the directory back. A second call does nothing."""
-        core, self._core = self._core, None
-        if core is not None:
-            try:
-                self._volume._pump.post(core.give_back)
-            except RuntimeError:
-                pass  # closed before: the graph is gone
 
 
 class File(FileTable, Blocking, io.RawIOBase):

@@ -5,14 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import stat as _stat
-from collections.abc import Sequence
-from typing import NamedTuple
 
 from glustx.errors import FopError
 from glustx.fops import (
     Access,
     Create,
-    DirEntry,
     Getxattr,
     Link,
     Lookup,
@@ -20,9 +17,7 @@ from glustx.fops import (
     Mknod,
     Open,
     Opendir,
-    Readdirp,
     Readlink,
-    Releasedir,
     Removexattr,
     Rename,
     Rmdir,
@@ -36,6 +31,7 @@ from glustx.fops import (
 from glustx.gfapi import flags as fl
 from glustx.gfapi.attrs import Change, list_names, mode_change, owner_change, time_change, xattr_flags, xattr_name
 from glustx.gfapi.file import FileCore
+from glustx.gfapi.folder import MISSING, DirCore, Found
 from glustx.gfapi.namei import MAX_LINKS, PathLike, Spot, Walker, to_bytes, to_text
 from glustx.gfapi.results import StatResult, StatvfsResult
 from glustx.gfapi.session import Session
@@ -43,15 +39,17 @@ from glustx.inode import Fd
 from glustx.values import ROOT_LOC, Caller, Iatt, Loc, new_gfid
 from glustx.xdata import GFID_REQ, Xdata, gfuuid
 
-_MISSING = (errno.ENOENT, errno.ENOTDIR)
-_READDIR_SIZE = 128 << 10
 
-
-class Found(NamedTuple):
-    """One entry of a directory, with what READDIRP brought along."""
-
-    name: bytes
-    stat: Iatt
+def make_caller(uid: int | None, gid: int | None, groups: tuple[int, ...] | None) -> Caller:
+    """Return who asks: by default the user of this process."""
+    own = os.geteuid() if hasattr(os, "geteuid") else 0
+    if uid is None:
+        uid = own
+    if gid is None:
+        gid = os.getegid() if hasattr(os, "getegid") else 0
+    if groups is None:
+        groups = tuple(os.getgroups()) if uid == own and hasattr(os, "getgroups") else ()
+    return Caller(pid=os.getpid(), uid=uid, gid=gid, groups=groups)
 
 
 class VolumeCore(Walker):
@@ -66,6 +64,16 @@ class VolumeCore(Walker):
     def __init__(self, session: Session, caller: Caller, umask: int = 0o022) -> None:
         super().__init__(session, caller)
         self.umask = umask
+
+    def using(self, uid: int | None, gid: int | None, groups: tuple[int, ...] | None, umask: int | None) -> VolumeCore:
+        """Return the same volume for another user or umask; None leaves one as it is."""
+        who = self.caller
+        if groups is None:
+            groups = who.groups if uid is None else ()
+        new_uid = who.uid if uid is None else uid
+        new_gid = who.gid if gid is None else gid
+        caller = Caller(who.pid, new_uid, new_gid, groups, who.lk_owner, who.client)
+        return VolumeCore(self.session, caller, self.umask if umask is None else umask)
 
     def _fresh(self) -> Xdata:
         return Xdata({GFID_REQ: gfuuid(new_gfid())})
@@ -151,7 +159,7 @@ class VolumeCore(Walker):
         try:
             return (await self.find(path, follow))[1].mode
         except FopError as error:
-            if error.errno in _MISSING or error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+            if error.errno in MISSING or error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
                 return 0
             raise
 
@@ -181,7 +189,7 @@ class VolumeCore(Walker):
             loc, _ = await self.find(path)
             await self.session.top(Access(loc=loc, mask=mode, caller=self.caller))
         except FopError as error:
-            if error.errno in (*_MISSING, errno.EACCES, errno.EPERM, errno.EROFS):
+            if error.errno in (*MISSING, errno.EACCES, errno.EPERM, errno.EROFS):
                 return False
             raise
         return True
@@ -405,63 +413,3 @@ class VolumeCore(Walker):
                     todo.append((inner, False))
                 else:
                     await self.unlink(inner)
-
-
-class DirCore:
-    """An open directory.
-
-    Args:
-        volume: whose call opened it.
-        fd: open.
-        path: from the root, without symbolic links.
-    """
-
-    def __init__(self, volume: VolumeCore, fd: Fd, path: bytes) -> None:
-        self.volume = volume
-        self.session = volume.session
-        self.fd = fd
-        self.path = path
-        self._offset = 0
-        self._eof = False
-        self._open = True
-        self._inode = self.session.hold(fd)
-
-    async def batch(self) -> list[Found]:
-        """Return the next entries, without `.` and `..`; an empty list at the end."""
-        found: list[Found] = []
-        while not found and not self._eof:
-            request = Readdirp(fd=self.fd, offset=self._offset, size=_READDIR_SIZE, caller=self.volume.caller)
-            reply = await self.session.top(request)
-            entries: Sequence[DirEntry] = reply.entries
-            if not entries:
-                self._eof = True
-                break
-            self._offset = entries[-1].off
-            self._eof = reply.eof
-            for entry in entries:
-                if entry.name in (b".", b".."):
-                    continue
-                stat = entry.stat
-                if stat is None or not stat.mode:
-                    # The brick could not say: it was removed meanwhile, or must be asked.
-                    try:
-                        stat = (await self.volume.find(self.path.rstrip(b"/") + b"/" + entry.name, False))[1]
-                    except FopError as error:
-                        if error.errno in _MISSING:
-                            continue
-                        raise
-                found.append(Found(entry.name, stat))
-        return found
-
-    def give_back(self) -> None:
-        """Release the fd; nobody waits for the answer. A second call does nothing."""
-        if self._open:
-            self._open = False
-            if self.session.mounted:
-                self.session.aside(self._release())
-
-    async def _release(self) -> None:
-        try:
-            await self.session.top(Releasedir(fd=self.fd, caller=self.volume.caller))
-        finally:
-            self.session.graph.inodes.drop(self._inode)

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from glustx.gfapi import AsyncFile, AsyncVolume, Source, Volume
-from glustx.gfapi.aio import AsyncDirEntry
+from glustx.gfapi import AsyncDirEntry, AsyncFile, AsyncVolume, Source, Volume
 
 MEMORY = """
 volume store

@@ -1,0 +1,83 @@
+"""An open directory as coroutines: entries batch by batch, with their attributes."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from glustx.errors import FopError
+from glustx.fops import DirEntry, Readdirp, Releasedir
+from glustx.gfapi.namei import Walker
+from glustx.inode import Fd
+from glustx.values import Iatt
+
+MISSING = (errno.ENOENT, errno.ENOTDIR)
+_READDIR_SIZE = 128 << 10
+
+
+class Found(NamedTuple):
+    """One entry of a directory, with what READDIRP brought along."""
+
+    name: bytes
+    stat: Iatt
+
+
+class DirCore:
+    """An open directory.
+
+    Args:
+        volume: whose call opened it.
+        fd: open.
+        path: from the root, without symbolic links.
+    """
+
+    def __init__(self, volume: Walker, fd: Fd, path: bytes) -> None:
+        self.volume = volume
+        self.session = volume.session
+        self.fd = fd
+        self.path = path
+        self._offset = 0
+        self._eof = False
+        self._open = True
+        self._inode = self.session.hold(fd)
+
+    async def batch(self) -> list[Found]:
+        """Return the next entries, without `.` and `..`; an empty list at the end."""
+        found: list[Found] = []
+        while not found and not self._eof:
+            request = Readdirp(fd=self.fd, offset=self._offset, size=_READDIR_SIZE, caller=self.volume.caller)
+            reply = await self.session.top(request)
+            entries: Sequence[DirEntry] = reply.entries
+            if not entries:
+                self._eof = True
+                break
+            self._offset = entries[-1].off
+            self._eof = reply.eof
+            for entry in entries:
+                if entry.name in (b".", b".."):
+                    continue
+                stat = entry.stat
+                if stat is None or not stat.mode:
+                    # The brick could not say: it was removed meanwhile, or must be asked.
+                    try:
+                        stat = (await self.volume.find(self.path.rstrip(b"/") + b"/" + entry.name, False))[1]
+                    except FopError as error:
+                        if error.errno in MISSING:
+                            continue
+                        raise
+                found.append(Found(entry.name, stat))
+        return found
+
+    def give_back(self) -> None:
+        """Release the fd; nobody waits for the answer. A second call does nothing."""
+        if self._open:
+            self._open = False
+            if self.session.mounted:
+                self.session.aside(self._release())
+
+    async def _release(self) -> None:
+        try:
+            await self.session.top(Releasedir(fd=self.fd, caller=self.volume.caller))
+        finally:
+            self.session.graph.inodes.drop(self._inode)
