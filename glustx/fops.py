@@ -164,7 +164,7 @@ class WriteReply(Reply, frozen=True, gc=False):
 
 
 class CopyReply(Reply, frozen=True, gc=False):
-    """How many bytes were copied, and the destination now, before and after."""
+    """How many bytes were copied, the source after it, and the destination before and after."""
 
     count: Annotated[int, "op_ret"]
     stat: Iatt

@@ -42,7 +42,8 @@ XATTROP_ADD_ARRAY_WITH_DEFAULT, XATTROP_ADD_ARRAY64_WITH_DEFAULT = 5, 6
 class Iatt(msgspec.Struct, frozen=True, gc=False):
     """Attributes of an inode, field by field in the order of the wire's `gfx_iattx`.
 
-    `blocks` counts 512-byte units; `mode` is a POSIX st_mode with its type bits; `ino` is the gfid's low 8 bytes.
+    `blocks` counts 512-byte units; `mode` is a POSIX st_mode with its type bits; `ino` is the gfid's low 8 bytes;
+    `rdev` is major << 32 | minor (see `ia_rdev`).
     """
 
     gfid: bytes = NULL_GFID
@@ -182,6 +183,19 @@ class ActiveLock(msgspec.Struct, frozen=True, gc=False):
     flock: Flock
     client: str
     flags: int = 0
+
+
+def ia_rdev(dev: int) -> int:
+    """Return a device number of glibc's layout, as stat and MKNOD have it, in that of an iatt: major << 32 | minor."""
+    major = (dev >> 8 & 0xFFF) | (dev >> 32 & 0xFFFFF000)
+    minor = (dev & 0xFF) | (dev >> 12 & 0xFFFFFF00)
+    return major << 32 | minor
+
+
+def st_rdev(rdev: int) -> int:
+    """Return an iatt's device number in glibc's layout."""
+    major, minor = rdev >> 32, rdev & 0xFFFFFFFF
+    return (minor & 0xFF) | (major & 0xFFF) << 8 | (minor & 0xFFFFFF00) << 12 | (major & 0xFFFFF000) << 32
 
 
 def gfid_text(gfid: bytes) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from glustx.values import F_WRLCK, Flock, Iatt, Statvfs, gfid_text
+from glustx.values import F_WRLCK, Flock, Iatt, Statvfs, gfid_text, st_rdev
 
 
 class StatResult:
@@ -66,7 +66,7 @@ class StatResult:
     @property
     def st_rdev(self) -> int:
         """Device number of a device node."""
-        return self.iatt.rdev
+        return st_rdev(self.iatt.rdev)
 
     @property
     def st_atime_ns(self) -> int:

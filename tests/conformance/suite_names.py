@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import os
 import stat
 
 import pytest
 
 from glustx import fops
+from glustx.errors import FopError
 from glustx.inode import Fd
-from glustx.values import NULL_GFID, ROOT_GFID, ROOT_LOC, Caller, Loc, gfid_ino, new_gfid
+from glustx.values import NULL_GFID, ROOT_GFID, ROOT_LOC, Caller, Loc, gfid_ino, new_gfid, st_rdev
 from glustx.xdata import EMPTY, GET_LINK_COUNT, GFID_REQ, Xdata
 from tests.conformance.brick import O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY, Brick
 
@@ -157,6 +159,16 @@ class NamesSuite:
             assert brick.lookup(name).stat.mode == kind | 0o640
         types = {entry.name: entry.type for entry in brick.entries()}
         assert (types[b"f"], types[b"p"], types[b"s"]) == (8, 1, 12)
+
+    def test_device_numbers(self, brick: Brick) -> None:
+        dev = os.makedev(259, 70000)
+        try:
+            made = brick(fops.Mknod(loc=named(b"n"), mode=stat.S_IFBLK | 0o600, rdev=dev, xdata=brick.fresh())).stat
+        except FopError as error:
+            assert error.errno == errno.EPERM
+            pytest.skip("device nodes need root")
+        assert made.rdev == 259 << 32 | 70000
+        assert st_rdev(made.rdev) == dev
 
     def test_symlink_and_readlink(self, brick: Brick) -> None:
         target = b"../some/where/\xff"

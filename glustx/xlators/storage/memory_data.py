@@ -162,8 +162,7 @@ class Data(Store):
         self._resize(target, before)
         if size:
             target.stamp(req, STAMP_CHANGE)
-        post = target.iatt()
-        return CopyReply(count=size, stat=post, pre=pre, post=post)
+        return CopyReply(count=size, stat=source.iatt(), pre=pre, post=target.iatt())
 
     async def rchecksum(self, req: fops.Rchecksum) -> RchecksumReply:
         """Return Adler-32 and SHA-256 of a range."""

@@ -17,6 +17,7 @@ from glustx.values import (
     STAMP_MTIME,
     Iatt,
     gfid_ino,
+    ia_rdev,
 )
 from glustx.xlators.storage.memory_pages import PAGE, Pages
 
@@ -101,7 +102,7 @@ class Node:
             flags=IATT_ALL,
             ino=gfid_ino(self.gfid),
             dev=1,
-            rdev=self.rdev,
+            rdev=ia_rdev(self.rdev),
             size=size,
             blocks=blocks,
             atime=atime,

@@ -30,6 +30,7 @@ from glustx.values import (
     STAMP_PARENT_MTIME,
     Caller,
     Iatt,
+    ia_rdev,
 )
 from glustx.xdata import INTERNAL_FOP, MDATA_KEY
 from glustx.xlators.storage.posix_entry import PosixEntry
@@ -75,7 +76,7 @@ class PosixAttr(PosixEntry):
             as_, an = divmod(st.st_atime_ns, NS)
         # By position, in the order of the wire: keywords cost as much again.
         made = Iatt(
-            obj.gfid, IATT_ALL, obj.ino, dev, st.st_rdev, size, st.st_blocks, 0, 0,
+            obj.gfid, IATT_ALL, obj.ino, dev, st.st_rdev and ia_rdev(st.st_rdev), size, st.st_blocks, 0, 0,
             as_, ms, cs, 0, an, mn, cn, 0, nlink, uid, gid, st.st_blksize, mode,
         )  # fmt: skip
         # Without mdata the access time moves and nothing tells.

@@ -37,8 +37,6 @@ _CHUNK = 1 << 20
 class PosixRange(PosixXattr):
     """The fops on byte ranges."""
 
-    zero_method: str
-
     # -- TRUNCATE --------------------------------------------------------------------------------------------------
 
     async def truncate(self, req: fops.Truncate) -> PrePost:
@@ -193,7 +191,8 @@ class PosixRange(PosixXattr):
         args = (source, target, req.size, req.offset_in, req.offset_out)
         count = _copy(*args) if req.size <= _INLINE_COPY else await self.work(_copy, *args)
         post = self._changed(req, target, STAMP_DATA, st)
-        return CopyReply(count=count, stat=post, pre=pre, post=post)
+        origin = self.seen(source.obj, os.fstat(source.fd), source.fd)
+        return CopyReply(count=count, stat=origin, pre=pre, post=post)
 
     # -- RCHECKSUM -------------------------------------------------------------------------------------------------
 

@@ -59,6 +59,8 @@ _IGNORED = (GFID_KEY, VOLUME_ID_KEY, b"glusterfs.io-stats-dump", b"trusted.io-st
 class PosixXattr(PosixReaddir):
     """The fops on extended attributes."""
 
+    zero_method: str
+
     # -- where a request acts --------------------------------------------------------------------------------------
 
     def _by_loc(self, loc: Loc) -> tuple[Obj, os.stat_result, At]:
