@@ -103,7 +103,7 @@ class Pump:
 
     def __init__(self, idle: float = IDLE_SECONDS) -> None:
         self.holder: object | None = None
-        self.channels: set[SocketChannel] = set()
+        self.channels: set[SocketChannel | Dial] = set()
         self._idle = idle
         self._mutex = threading.Lock()
         self._guard = Guard()
@@ -265,7 +265,10 @@ class Pump:
                 self._waker.drain()
                 self._woken = False
             else:
-                handler(mask)
+                try:
+                    handler(mask)
+                except Exception:
+                    log.exception("a socket's reader failed")
         if self._timers:
             now = time.monotonic()
             while self._timers and self._timers[0][0] <= now:

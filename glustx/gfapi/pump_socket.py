@@ -225,6 +225,7 @@ class Dial:
 
     def begin(self) -> None:
         """Start; the receiver hears how it went in a later turn."""
+        self._pump.channels.add(self)
         address = self._address
         if address.path:
             family = getattr(socket, "AF_UNIX", None)
@@ -250,6 +251,19 @@ class Dial:
         self._candidates = candidates
         self._timer = self._pump.call_later(CONNECT_SECONDS, self._late)
         self._pump.post(self._next)
+
+    def drop(self) -> None:
+        """Give up without a word to anybody: the pump itself ends."""
+        self._done()
+        if self._sock is not None:
+            self._drop_socket(self._sock)
+
+    def _done(self) -> None:
+        self._over = True
+        self._candidates = []
+        self._pump.channels.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _late(self) -> None:
         self._error = TimeoutError(errno.ETIMEDOUT, f"no answer in {CONNECT_SECONDS:g} s")
@@ -287,9 +301,7 @@ class Dial:
             sock.close()
             self._error = OSError(code, os.strerror(code))
         if not self._over:
-            self._over = True
-            if self._timer is not None:
-                self._timer.cancel()
+            self._done()
             turn(self._receiver.connection_lost, self._error)
 
     def _writable(self, mask: int) -> None:
@@ -307,9 +319,7 @@ class Dial:
         self._made(sock)
 
     def _made(self, sock: socket.socket) -> None:
-        self._over = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._done()
         if not self._address.path:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         SocketChannel(self._pump, sock, self._receiver, str(self._address)).begin()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import io
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -92,6 +93,11 @@ class Volume(VolumeTable, Blocking):
     def __del__(self) -> None:
         if getattr(self, "_owner", False) and self._core.session.mounted:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            try:
+                # Not here: collection can come in the middle of a call, and taking a graph down may wait.
+                threading.Thread(target=_take_down, args=(self._pump, self._core.session), daemon=True).start()
+            except RuntimeError:
+                pass  # the interpreter ends
 
     @property
     def name(self) -> str:
@@ -119,9 +125,8 @@ class Volume(VolumeTable, Blocking):
         if not self._owner or not session.mounted or not self._pump.usable:
             return
         try:
-            self._pump.run(session.unmount())
+            _take_down(self._pump, session)
         finally:
-            self._pump.close()
             _open_volumes.discard(self)
 
     def using(
@@ -314,6 +319,13 @@ class File(FileTable, Blocking, io.RawIOBase):
                 self._pump.post(core.give_back)
             except RuntimeError:
                 pass  # the volume is closed, and its fds with it
+
+
+def _take_down(pump: Pump, session: Session) -> None:
+    try:
+        pump.run(session.unmount())
+    finally:
+        pump.close()
 
 
 def _close_all() -> None:

@@ -510,6 +510,8 @@ def test_closing_ends_calls_that_wait():
         thread.join(10)
         assert isinstance(box[0], RuntimeError) and "closed" in str(box[0])
     assert gate.cancelled == 3
+    for file in files:
+        file.close()
     with pytest.raises(RuntimeError, match="closed"):
         vol.stat("/")
 
@@ -528,10 +530,13 @@ def test_a_pump_ends_with_its_thread_and_descriptors():
         assert len(os.listdir("/proc/self/fd")) == open_before
 
 
-def test_a_closed_volume_is_collected():
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.filterwarnings("ignore:unclosed <Volume:ResourceWarning")
+def test_a_volume_that_is_dropped_is_collected(closed):
     vol = Volume.memory()
     vol.mkdir("/d")
-    vol.close()
+    if closed:
+        vol.close()
     ref = weakref.ref(vol._pump)
     del vol
     deadline = time.monotonic() + 10

@@ -162,8 +162,8 @@ def test_a_lock_held_by_another_client(brick, vol):
             mine.unlock()
             thread.join(10)
             assert waiting == [None]
-            with pytest.raises(TimeoutError):
-                vol.using(timeout=0.05).open("/f", "r+b").lock()
+            with vol.using(timeout=0.05).open("/f", "r+b") as late, pytest.raises(TimeoutError):
+                late.lock()
 
 
 # -- connections that end or never begin -----------------------------------------------------------------------------
@@ -396,6 +396,23 @@ def test_a_receiver_that_fails_ends_its_connection_alone(pump, listener, caplog)
     assert good.data == b"hello"
     for peer in peers:
         peer.close()
+
+
+def test_closing_gives_up_on_what_is_being_dialled():
+    """A listener whose queue is full never answers; the attempt ends with the pump."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        address = Address("127.0.0.1", listener.getsockname()[1])
+        pump = Pump()
+        receivers = [Echo() for _ in range(6)]
+        for receiver in receivers:
+            in_turn(pump, lambda receiver=receiver: pump.dial(address, receiver))
+        in_turn(pump, lambda: None)
+        assert len(pump.channels) == 6
+        pump.close()
+        assert not pump.channels
+        assert not all(receiver.made.done for receiver in receivers)
 
 
 def test_addresses_are_tried_in_order(pump, monkeypatch, listener):
