@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
 
 from glustx.values import F_WRLCK, Flock, Iatt, Statvfs, gfid_text, st_rdev
+
+
+@runtime_checkable
+class HasGfid(Protocol):
+    """Whatever knows its inode: an open file, a stat result."""
+
+    @property
+    def gfid(self) -> str:
+        """The gfid as text."""
 
 
 class StatResult:

@@ -33,10 +33,10 @@ from glustx.gfapi.attrs import Change, list_names, mode_change, owner_change, ti
 from glustx.gfapi.file import FileCore
 from glustx.gfapi.folder import MISSING, DirCore, Found
 from glustx.gfapi.namei import MAX_LINKS, PathLike, Spot, Walker, to_bytes, to_text
-from glustx.gfapi.results import StatResult, StatvfsResult
+from glustx.gfapi.results import HasGfid, StatResult, StatvfsResult
 from glustx.gfapi.session import Session
 from glustx.inode import Fd
-from glustx.values import ROOT_LOC, Caller, Iatt, Loc, new_gfid
+from glustx.values import ROOT_LOC, Caller, Iatt, Loc, gfid_from_text, new_gfid
 from glustx.xdata import GFID_REQ, Xdata, gfuuid
 
 
@@ -332,9 +332,12 @@ class VolumeCore(Walker):
         oldloc = Loc(gfid=stat.gfid, pargfid=old.parent, name=old.name, path=old.path)
         await self.session.top(Rename(oldloc=oldloc, newloc=new.named(), caller=self.caller))
 
-    async def link(self, src: PathLike, dst: PathLike, *, follow_symlinks: bool = False) -> None:
-        """Give a file another name."""
-        loc, _ = await self.find(src, follow_symlinks)
+    async def link(self, src: PathLike | HasGfid, dst: PathLike, *, follow_symlinks: bool = False) -> None:
+        """Give a file another name; `src` may be an open or closed file object instead, which spares a LOOKUP."""
+        if isinstance(src, HasGfid):
+            loc = Loc(gfid=gfid_from_text(src.gfid))
+        else:
+            loc, _ = await self.find(src, follow_symlinks)
         new = (await self.place(dst)).named()
         await self.session.top(Link(oldloc=loc, newloc=new, caller=self.caller))
 

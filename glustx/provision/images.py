@@ -189,7 +189,7 @@ def create(volume: Volume, path: str, request: CreateRequest, progress: Progress
             progress.phase("syncing")
             file.fsync()
         file.close()  # errors of writes that were held back come out here, before the image has its name
-        _give_name(volume, name, path, request.replace)
+        _give_name(volume, name, file, path, request.replace)
     return meter.report("create", path, request.size, done)
 
 
@@ -243,13 +243,13 @@ def _temporary(volume: Volume, path: str, mode: int) -> Iterator[tuple[str, File
         raise
 
 
-def _give_name(volume: Volume, name: str, path: str, replace: bool) -> None:
+def _give_name(volume: Volume, name: str, file: File, path: str, replace: bool) -> None:
     if replace:
         volume.rename(name, path)
         return
     try:
         # Unlike a rename, a link never replaces what somebody else has made in the meantime.
-        volume.link(name, path)
+        volume.link(file, path)
     except FileExistsError:
         raise Exists(errno.EEXIST, "EEXIST: somebody else has made the file meanwhile", path) from None
     except OSError as error:

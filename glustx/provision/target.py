@@ -56,6 +56,10 @@ class Space(Protocol):
 class File(Protocol):
     """The part of gfapi's blocking file that provisioning uses; safe for several threads at a time."""
 
+    @property
+    def gfid(self) -> str:
+        """Gfid as text, also of a closed file."""
+
     def pread(self, size: int, offset: int) -> bytes:
         """Read."""
 
@@ -118,7 +122,7 @@ class Volume(Protocol):
     def statvfs(self, path: str = "/") -> Space:
         """Figures of the volume."""
 
-    def link(self, src: str, dst: str) -> None:
+    def link(self, src: str | File, dst: str) -> None:
         """Give a file another name."""
 
     def rename(self, src: str, dst: str) -> None:

@@ -81,6 +81,10 @@ def test_links(vol):
     assert vol.stat("/f").gfid == vol.stat("/g").gfid
     vol.unlink("/f")
     assert (vol.stat("/g").st_nlink, read(vol, "/g")) == (1, b"abc")
+    with vol.open("/g", "rb") as file:
+        vol.link(file, "/h")
+    vol.link(file, "/i")
+    assert vol.stat("/i").st_nlink == 3 and vol.stat("/h").gfid == vol.stat("/g").gfid
 
 
 def test_symbolic_links(vol):
