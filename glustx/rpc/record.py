@@ -13,6 +13,7 @@ from collections.abc import Callable
 from glustx.rpc.xdr import XdrError
 
 FIRST_SIZE = 64 << 10
+READ_SIZE = 32 << 10  # of small records
 USUAL_SIZE = 1280 << 10  # holds a 1 MiB WRITE record and a few small ones
 RECORD_LIMIT = 1 << 30
 BUDGET = 1 << 30
@@ -104,7 +105,10 @@ class RecordBuffer:
             else:
                 # Beyond the usual size, memory follows the bytes that have arrived, not the announcement.
                 self._move(USUAL_SIZE if needed <= USUAL_SIZE else min(needed, max(2 * USUAL_SIZE, 2 * (end - start))))
-        return self._now.view[self._end :]
+        # No more of small records at once than is dealt with while others wait; a large one goes where it belongs.
+        start, end = self._start, self._end
+        stop = start + self._needed() if end - start >= 4 else end
+        return self._now.view[end : max(stop, end) + READ_SIZE]
 
     def _needed(self) -> int:
         have = self._end - self._start

@@ -14,6 +14,7 @@ from glustx.rpc.record import (
     BURST,
     FIRST_SIZE,
     MAX_EMPTY_FRAGMENTS,
+    READ_SIZE,
     SPARES,
     USUAL_SIZE,
     Budget,
@@ -296,3 +297,11 @@ def test_large_buffers_are_not_kept_for_later() -> None:
     for buffer in buffers:
         c.buffer.unpin(buffer)
     assert not any(buffer in c.buffer._spare for buffer in buffers)
+
+
+def test_small_records_are_read_a_few_at_a_time_and_large_ones_at_once() -> None:
+    c = Collector()
+    c.feed(frame(bytes(1 << 20)))
+    assert len(c.buffer.room()) == READ_SIZE
+    c.feed(frame(b"small") + frame(bytes(1 << 20))[:READ_SIZE])
+    assert len(c.buffer.room()) >= (1 << 20) - READ_SIZE

@@ -41,6 +41,7 @@ _V3 = struct.Struct(
 )  # v3 credential: pid, uid and gid; flags, ctime nsec, ctime sec; then groups and lk_owner
 _FOP_PROG, _FOP_VERS = p.FOP_400.number, p.FOP_400.version
 _NULL_VERF = bytes(8)
+_DUMPED = p.DumpReply(programs=(p.FOP_400, p.DUMP, p.HANDSHAKE)).encode()
 _MAX_CREDS = 1024
 
 # A client that has not been let in has nothing longer to say than its SETVOLUME.
@@ -345,7 +346,7 @@ class ServerSession(RpcConnection):
     def _dump(self, _: RpcConnection, call: message.Call, body: bytes) -> bytes | None:
         if call.proc == p.DUMP_DUMP:
             p.DumpRequest.decode(body)
-            return p.DumpReply(programs=(p.FOP_400, p.DUMP, p.HANDSHAKE)).encode()
+            return _DUMPED
         if call.proc == p.DUMP_PING:
             return p.PingReply().encode()
         raise ProcUnavail
