@@ -13,7 +13,7 @@ from collections.abc import Callable
 from glustx.rpc.xdr import XdrError
 
 FIRST_SIZE = 64 << 10
-READ_SIZE = 32 << 10  # of small records
+READ_SIZE = 128 << 10  # of small records
 USUAL_SIZE = 1280 << 10  # holds a 1 MiB WRITE record and a few small ones
 RECORD_LIMIT = 1 << 30
 BUDGET = 1 << 30
