@@ -38,11 +38,12 @@ _process_budget = Budget()
 class Buffer:
     """One piece of memory that bytes are received in; `pins` counts the requests that still read from it."""
 
-    __slots__ = ("buf", "pins", "view")
+    __slots__ = ("buf", "head", "pins", "view")
 
     def __init__(self, size: int) -> None:
         self.buf = bytearray(size)
         self.view = memoryview(self.buf)
+        self.head = self.view[:READ_SIZE]
         self.pins = 0
 
 
@@ -97,6 +98,7 @@ class RecordBuffer:
             self._start = self._end = 0
             if size > USUAL_SIZE:
                 self._move(USUAL_SIZE)
+            return self._now.head
         elif end == size or (start and self._needed() > size - start):
             needed = self._needed()
             if needed <= size and start:

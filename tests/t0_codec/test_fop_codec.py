@@ -213,7 +213,7 @@ def same_request(sent: Fop, got: Fop, numbers: Numbers) -> None:
 
 
 @ALL
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_call_round(cls: type[Fop], data: st.DataObject) -> None:
     numbers = Numbers()
@@ -233,7 +233,7 @@ def test_call_round(cls: type[Fop], data: st.DataObject) -> None:
 
 
 @ALL
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_reply_round(cls: type[Fop], data: st.DataObject) -> None:
     reply = data.draw(reply_of(cls))
@@ -253,7 +253,7 @@ def test_reply_round(cls: type[Fop], data: st.DataObject) -> None:
 
 
 @ALL
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_random_bodies_raise_only_what_they_may(cls: type[Fop], data: st.DataObject) -> None:
     # A true body with a few words overwritten gets further in than noise does.
@@ -317,7 +317,7 @@ def test_error_replies_are_whole(cls: type[Fop]) -> None:
 # -- the dictionary ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(pairs=dicts, gfid=gfids, other=gfids)
 def test_the_memo_gives_what_decoding_gives(pairs: dict[bytes, Typed], gfid: bytes, other: bytes) -> None:
     memo = XdataMemo()
@@ -493,7 +493,7 @@ HOT = [
 
 
 @pytest.mark.parametrize("cls", HOT, ids=lambda cls: cls.name)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_hot_fops_agree_with_xdrlib(cls: type[Fop], data: st.DataObject) -> None:
     numbers = Numbers()

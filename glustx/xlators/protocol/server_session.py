@@ -191,13 +191,13 @@ class ServerSession(RpcConnection):
 
         Raises XdrError for a body that its flavor does not explain, and for a verifier: nobody sends one.
         """
-        after = pos + size
         if flavor == message.AUTH_GLUSTERFS_V3 and size >= 36:
             who, stamp, nsec, sec = _V3.unpack_from(view, pos)
-            key = (who, bytes(view[pos + 28 : after + 8]))
+            key = (who, bytes(view[pos + 28 : pos + size + 8]))
             caller = self._callers.get(key)
             if caller is not None:
                 return caller, stamp, sec * 1_000_000_000 + nsec
+        after = pos + size
         if size % 4 or view[after : after + 8] != _NULL_VERF:
             raise XdrError("a credential that does not end, or one with a verifier")
         cred = message.decode_cred(flavor, bytes(view[pos:after]), self.client)
