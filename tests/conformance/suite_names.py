@@ -9,7 +9,6 @@ import stat
 import pytest
 
 from glustx import fops
-from glustx.errors import FopError
 from glustx.inode import Fd
 from glustx.values import NULL_GFID, ROOT_GFID, ROOT_LOC, Caller, Loc, gfid_ino, new_gfid, st_rdev
 from glustx.xdata import EMPTY, GET_LINK_COUNT, GFID_REQ, Xdata
@@ -162,11 +161,9 @@ class NamesSuite:
 
     def test_device_numbers(self, brick: Brick) -> None:
         dev = os.makedev(259, 70000)
-        try:
-            made = brick(fops.Mknod(loc=named(b"n"), mode=stat.S_IFBLK | 0o600, rdev=dev, xdata=brick.fresh())).stat
-        except FopError as error:
-            assert error.errno == errno.EPERM
+        if os.geteuid():
             pytest.skip("device nodes need root")
+        made = brick(fops.Mknod(loc=named(b"n"), mode=stat.S_IFBLK | 0o600, rdev=dev, xdata=brick.fresh())).stat
         assert made.rdev == 259 << 32 | 70000
         assert st_rdev(made.rdev) == dev
 
