@@ -93,14 +93,15 @@ class MemoryChannel:
         if not self.is_open or (self._queue and not other._reading):
             return
         if self._queue:
-            data = self._queue[0]
-            room = other.receiver.get_buffer(-1)
-            size = min(len(room), len(data), self._chunk)
-            room[:size] = data[:size]
-            if size < len(data):
-                self._queue[0] = data[size:]
-            else:
-                self._queue.popleft()
+            room = other.receiver.get_buffer(-1)[: self._chunk]
+            size = 0
+            while self._queue and size < len(room):
+                data = self._queue.popleft()
+                part = data[: len(room) - size]
+                room[size : size + len(part)] = part
+                size += len(part)
+                if len(part) < len(data):
+                    self._queue.appendleft(data[len(part) :])
             self._queued -= size
             other.received += size
             other.receiver.buffer_updated(size)

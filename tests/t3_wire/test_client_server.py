@@ -860,7 +860,9 @@ def test_many_fops_in_one_read_do_not_pass_the_limit(make: Callable[..., World])
 
 def test_waiting_locks_do_not_count(make: Callable[..., World]) -> None:
     world = make("option rpc.outstanding-rpc-limit 4")
+    gate = Gate(world.server, fops.Read)
     graph = world.client()
+    fd = world.create(graph, b"f", b"0123456789")
     world.do(graph, inodelk(F_SETLK, F_WRLCK, b"holder"))
     waiting = [world.begin(graph, inodelk(F_SETLKW, F_WRLCK, b"%03d" % n)) for n in range(100)]
     assert world.do(graph, fops.Stat(ROOT_LOC)).stat.gfid == ROOT_GFID
@@ -870,6 +872,13 @@ def test_waiting_locks_do_not_count(make: Callable[..., World]) -> None:
         world.reactor.run()
         assert call.errno == 0 and sum(other.done for other in waiting) == n + 1
         world.do(graph, inodelk(F_SETLK, F_UNLCK, b"%03d" % n))
+    # Nor does their end: the limit is what it was.
+    reads = [world.begin(graph, fops.Read(fd, n, 1)) for n in range(10)]
+    assert len(gate.held) == 5
+    while gate.held:
+        gate.let()
+        world.reactor.run()
+    assert b"".join(call.result().data for call in reads) == b"0123456789"
 
 
 @pytest.mark.parametrize("chunk", [97, 1000, 1 << 16])
