@@ -111,6 +111,11 @@ class AttrsSuite:
         assert (reply.postparent.ctime_ns, reply.postparent.mtime_ns) == (LATER, LATER)
         parent = brick.stat(folder.gfid)
         assert (parent.ctime_ns, parent.mtime_ns) == (LATER, LATER)
+        assert parent.atime_ns < LATER
+        alone = fops.Mkdir(
+            loc=named(b"f", folder.gfid), mode=0o755, xdata=brick.fresh(), ctime=LATER + GIGA, stamp=STAMP_CTIME
+        )
+        assert brick(alone).postparent.ctime_ns == LATER
 
     # -- xattrs ------------------------------------------------------------------------------------------------------
 

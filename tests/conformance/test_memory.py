@@ -10,7 +10,7 @@ import pytest
 from glustx import fops
 from glustx.graph import Graph, Surroundings
 from glustx.runtime import ManualReactor, run_now
-from glustx.values import ROOT_GFID, Loc
+from glustx.values import ROOT_GFID, SEEK_DATA, SEEK_HOLE, Loc
 from tests.conformance.brick import Brick
 from tests.conformance.suite import FopSuite
 
@@ -79,6 +79,15 @@ def test_20_gib_cost_no_memory() -> None:
     reply = brick(fops.Zerofill(fd=file.fd, offset=0, size=20 << 30))
     assert (reply.post.size, reply.post.blocks) == (20 << 30, 40 << 20)
     assert brick.read(file.fd, (20 << 30) - 5, 100) == bytes(5)
+
+
+def test_what_is_zeroed_holds_no_data(brick: Brick) -> None:
+    file = brick.make(b"f", b"x" * 20000)
+    brick(fops.Zerofill(fd=file.fd, offset=4096, size=8192))
+    assert brick(fops.Seek(fd=file.fd, offset=0, what=SEEK_HOLE)).offset == 4096
+    assert brick(fops.Seek(fd=file.fd, offset=4096, what=SEEK_DATA)).offset == 12288
+    brick(fops.Zerofill(fd=file.fd, offset=0, size=20480))
+    brick.fails(fops.Seek(fd=file.fd, offset=0, what=SEEK_DATA), errno.ENXIO)
 
 
 def test_put(brick: Brick) -> None:

@@ -198,6 +198,7 @@ def test_threads_that_all_wait(vol):
 
 def test_a_call_that_another_threads_call_completes(vol):
     """One thread waits for a lock that another gives back: nothing else wakes it."""
+    began = time.monotonic()
     with vol.open("/f", "w+b") as one, vol.open("/f", "r+b") as two:
         for _ in range(20):
             one.lock()
@@ -208,10 +209,14 @@ def test_a_call_that_another_threads_call_completes(vol):
             thread.join(10)
             assert box == [None]
             two.unlock()
+    assert time.monotonic() - began < 5  # each wakes the other: none of them sat out SIGNAL_SECONDS
 
 
-def test_the_baton_goes_round(pump):
-    """While the holder waits for ever, others come and go; when it is done, one that still waits pumps."""
+def test_the_baton_goes_round():
+    """While the holder waits for ever, others come and go; when it is done, one that still waits pumps.
+
+    No background thread: nobody else would pump."""
+    pump = Pump()
     first, second = Waiter(), Waiter()
 
     async def wait(waiter):
@@ -235,6 +240,7 @@ def test_the_baton_goes_round(pump):
     pump.post(lambda: second.set(2))
     two[0].join(10)
     assert two[1] == [2]
+    pump.close()
 
 
 def test_many_threads_many_calls():
