@@ -183,11 +183,11 @@ def test_copy_file_range_and_checksums(brick: Brick) -> None:
     import zlib
 
     data = os.urandom(300_000)
-    source, gfid = brick.create(b"a")
-    target, _ = brick.create(b"b")
+    source, origin = brick.create(b"a")
+    target, gfid = brick.create(b"b")
     brick.write(source, data)
     reply = brick.do(fops.CopyFileRange(fd_in=source, fd_out=target, offset_in=0, offset_out=10, size=300_000))
-    assert (reply.count, reply.pre.size, reply.post.size, reply.stat.gfid) == (300_000, 0, 300_010, gfid)
+    assert (reply.count, reply.pre.size, reply.post.size, reply.stat.gfid) == (300_000, 0, 300_010, origin)
     assert brick.read(target, 300_000, 10).data == data
     brick.fails(
         errno.EINVAL,
