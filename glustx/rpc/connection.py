@@ -77,6 +77,8 @@ class RpcConnection:
         self._broken = False
         self._pauses: set[str] = set()
         self.last_xid = 1
+        # How to go on in a later turn, so that others get theirs before one who sends thousands of calls at once.
+        self.post: Callable[[Callable[[], None]], None] | None = None
         # Hot programs hook in here: called with (view, pos of the xid, end, xid), True when the call was theirs.
         self.hot_call: Callable[[memoryview, int, int, int], bool] | None = None
 
@@ -111,6 +113,10 @@ class RpcConnection:
                 if self.out:
                     self.flush()
                 if records.held:
+                    break
+                if self.post is not None:
+                    self.pause("turn")
+                    self.post(self._next_turn)
                     break
         except XdrError as error:
             self.broken(str(error))
@@ -176,6 +182,9 @@ class RpcConnection:
             self.buffer_updated(0)
         if not self._pauses and self.channel is not None:
             self.channel.resume_reading()
+
+    def _next_turn(self) -> None:
+        self.resume("turn")
 
     def broken(self, reason: str) -> None:
         """The peer does not speak the protocol: log it once and close."""

@@ -223,6 +223,24 @@ def test_a_peer_that_does_not_read_is_not_read_from(server: tuple[RpcConnection,
     assert channel.reading and [xid for xid, *_ in answers(channel)] == list(range(BURST, many))
 
 
+def test_who_sends_much_lets_others_have_their_turn(server: tuple[RpcConnection, FakeChannel]) -> None:
+    connection, channel = server
+    posted: list[Any] = []
+    connection.post = posted.append
+    many = 2 * BURST + 5
+    feed(connection, b"".join(call(n, 1, b"ab") for n in range(many)))
+    for done in (BURST, 2 * BURST):
+        assert len(answers(channel)) == BURST and not channel.reading
+        assert len(posted) == done // BURST
+        turn(posted[-1])
+    assert [xid for xid, *_ in answers(channel)] == list(range(2 * BURST, many))
+    assert channel.reading and len(posted) == 2
+    # Gone in between: nothing happens.
+    feed(connection, b"".join(call(n, 1, b"ab") for n in range(many)))
+    turn(connection.connection_lost, None)
+    turn(posted[-1])
+
+
 def test_several_reasons_to_pause(server: tuple[RpcConnection, FakeChannel]) -> None:
     connection, channel = server
     connection.pause("a")

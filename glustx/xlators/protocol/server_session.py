@@ -131,6 +131,7 @@ class ServerSession(RpcConnection):
         self._lost = False
         self._joining = False
         self.hot_call = self._fop
+        self.post = server.graph.reactor.post
 
     # -- life -------------------------------------------------------------------------------------------------------
 
