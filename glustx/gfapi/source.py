@@ -84,14 +84,14 @@ class Source(msgspec.Struct, frozen=True):
             ValueError: it cannot be a brick, with the reason.
         """
         # Only who runs a brick needs what belongs to bricks.
-        from glustx.mgmt.folder import claim
-        from glustx.mgmt.state import ServeError
+        from glustx.errors import GraphError
+        from glustx.xlators.storage.posix_folder import claim
 
         path = os.path.abspath(os.fspath(folder))
         name = volume or "".join(c if c.isascii() and c.isalnum() else "_" for c in os.path.basename(path)) or "brick"
         try:
             claimed = claim(Path(path), root=os.geteuid() == 0)
-        except ServeError as error:
+        except GraphError as error:
             raise ValueError(str(error)) from None
         options = {"storage/posix": {"xattr-namespace": "user"}} if claimed.namespace == "user" else None
         text = volgen.embedded_volfile(name, path, volume_id=claimed.volume_id, options=options)
