@@ -60,7 +60,10 @@ def serve(
     brick_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the first brick, the others follow; 0 keeps or finds one.")
     ] = 0,
-    allow: Annotated[str, typer.Option(help="Client addresses that may use the bricks, by comma.")] = "*",
+    allow: Annotated[
+        str | None,
+        typer.Option(help="Client addresses that may use the bricks, by comma; all by default, or as a volfile says."),
+    ] = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Count the fops of every translator, for `glustx statedump`.")
     ] = False,

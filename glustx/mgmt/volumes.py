@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,8 @@ from glustx.volfile import Volfile, VolfileError, VolumeSpec
 
 _PORT_KEYS = ("transport.socket.listen-port", "listen-port")
 _ADDRESS_KEY = "transport.socket.bind-address"
+
+log = logging.getLogger(__name__)
 
 
 class Brick(msgspec.Struct):
@@ -75,7 +78,7 @@ class Terms(msgspec.Struct, frozen=True):
         address: where bricks listen.
         advertised: the host that clients are told.
         brick_port: a brick's port; 0 takes the kept one or a free one.
-        allow: comma list of client addresses.
+        allow: comma list of client addresses; None leaves it to the volfile, or else allows all.
         profile: count the fops of every translator.
         log_level: of the bricks: debug, info, warning or error.
     """
@@ -83,7 +86,7 @@ class Terms(msgspec.Struct, frozen=True):
     address: str = "127.0.0.1"
     advertised: str = "127.0.0.1"
     brick_port: int = 0
-    allow: str = "*"
+    allow: str | None = None
     profile: bool = False
     log_level: str = "warning"
 
@@ -115,7 +118,7 @@ def volume_of_folder(folder: Path, name: str, ports: Ports, terms: Terms, *, roo
         options["storage/posix"] = {"xattr-namespace": "user"}
     text = _made(
         lambda: volgen.brick_volfile(
-            name, brick, port, terms.address, volume_id=claimed.volume_id, allow=terms.allow, options=options
+            name, brick, port, terms.address, volume_id=claimed.volume_id, allow=_allow(terms), options=options
         )
     )
     return _volume(name, brick, port, text, terms, claimed.volume_id)
@@ -124,8 +127,9 @@ def volume_of_folder(folder: Path, name: str, ports: Ports, terms: Terms, *, roo
 def volume_of_volfile(path: Path, name: str, ports: Ports, terms: Terms) -> Volume:
     """Return the volume whose brick is described by a volfile.
 
-    A root of type protocol/server is taken as it is, but for the port when one was asked for; above any other root a
-    protocol/server is added. The other arguments are those of `volume_of_folder`; `name` is the file's stem when empty.
+    A root of type protocol/server is taken as it is, but for the address, and for the port and the client addresses
+    when they were asked for; above any other root a protocol/server is added. The other arguments are those of
+    `volume_of_folder`; `name` is the file's stem when empty.
 
     Raises ServeError, also for what is wrong with the volfile.
     """
@@ -141,22 +145,56 @@ def volume_of_volfile(path: Path, name: str, ports: Ports, terms: Terms) -> Volu
                 f"{path}: {root.name} offers {len(root.subvolumes)} bricks; one for each volfile can be served"
             )
         brick = root.subvolumes[0]
-        said = next((root.options[key] for key in _PORT_KEYS if key in root.options), "0")
-        port = terms.brick_port or (int(said) if said.isdigit() else 0) or ports.fix(name, brick, terms.address)
-        options = {key: value for key, value in root.options.items() if key not in _PORT_KEYS}
-        options.setdefault(_ADDRESS_KEY, terms.address)
+        options = _on_terms(path, root, terms)
+        # Kept although the file pins it: by what is kept `glustx statedump` knows the bricks of a volume.
+        port = ports.fix(name, brick, terms.address, terms.brick_port or _pinned_port(path, root))
+        options = {key: value for key, value in options.items() if key not in _PORT_KEYS}
         server = VolumeSpec(root.name, root.type, {**options, _PORT_KEYS[0]: str(port)}, root.subvolumes)
         volumes = (*spec.volumes[:-1], server)
     else:
         brick = root.name
         port = ports.fix(name, brick, terms.address, terms.brick_port)
         options = {"transport-type": "tcp", _ADDRESS_KEY: terms.address, _PORT_KEYS[0]: str(port)}
-        options[f"auth.addr.{brick}.allow"] = terms.allow
+        options[f"auth.addr.{brick}.allow"] = _allow(terms)
         server_name = f"{name}-server"
         if server_name in spec.by_name:
             raise ServeError(f"{path}: the name {server_name} is needed for the protocol/server that is added")
         volumes = (*spec.volumes, VolumeSpec(server_name, "protocol/server", options, (brick,)))
     return _volume(name, brick, port, volfile.format(Volfile(volumes, str(path))), terms)
+
+
+def _allow(terms: Terms) -> str:
+    return "*" if terms.allow is None else terms.allow
+
+
+def _pinned_port(path: Path, root: VolumeSpec) -> int:
+    said = next((root.options[key] for key in _PORT_KEYS if key in root.options), "0")
+    if not (said.isascii() and said.isdigit() and len(said) <= 5 and int(said) <= 65535):
+        raise ServeError(f"{path}: the port {said!r} of {root.name} is not a number from 0 to 65535")
+    return int(said)
+
+
+def _on_terms(path: Path, root: VolumeSpec, terms: Terms) -> Mapping[str, str]:
+    """Return the options of a protocol/server with the address and the client addresses of `terms` put in.
+
+    Raises ServeError when it would let clients in past them.
+    """
+    options = dict(root.options)
+    if options.get("transport-type") == "unix" or options.get("transport.socket.listen-path"):
+        raise ServeError(f"{path}: {root.name} listens on a unix socket, and clients are told a TCP port")
+    said = options.get(_ADDRESS_KEY, terms.address)
+    if said != terms.address:
+        log.warning("%s: %s listens on %s (--address), not on %s", path, root.name, terms.address, said)
+    options[_ADDRESS_KEY] = terms.address
+    if terms.allow is not None:
+        subject = options.get("auth-path") or root.subvolumes[0]
+        login = f"auth.login.{subject}.allow"
+        if login in options:
+            # One of the two accepting is enough, so that users would come in from any address.
+            raise ServeError(f"{path}: --allow cannot narrow {root.name}, whose {login} lets users in from anywhere")
+        options.pop(f"auth.ip.{subject}.allow", None)
+        options[f"auth.addr.{subject}.allow"] = terms.allow
+    return options
 
 
 def _volume(name: str, brick: str, port: int, text: str, terms: Terms, volume_id: str = "") -> Volume:

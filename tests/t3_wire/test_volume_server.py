@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from glustx.mgmt.state import FIRST_PORT, Folders, Ports, ServeError, folders
 from glustx.mgmt.volumes import Brick, Terms, Volume, Volumes, volume_of_folder, volume_of_volfile
 from glustx.rpc import dict_v1, message
 from glustx.rpc import programs as p
+from glustx.xlators.protocol.server_auth import authorise
 from tests.t0_codec.test_rpc_cold import GOLDEN
 
 TERMS = Terms(advertised="192.0.2.7")
@@ -254,6 +255,59 @@ def test_volume_of_a_volfile_with_a_server(tmp_path: Path) -> None:
     assert root.options["auth.addr.store.allow"] == "10.0.0.*"
     assert root.options["transport.socket.bind-address"] == "127.0.0.1"
     assert volume_of_volfile(path, "", Ports(tmp_path), Terms(brick_port=50001)).bricks[0].port == 50001
+
+
+@pytest.mark.logs(r"listens on 127.0.0.")
+def test_the_command_line_wins_over_a_server_in_a_volfile(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "mem.vol"
+    extra = "    option transport.socket.bind-address 0.0.0.0\n    option auth.ip.store.allow *\n    subvolumes store"
+    path.write_text(SERVED.replace("    subvolumes store", extra))
+
+    def options(terms: Terms) -> Mapping[str, str]:
+        return volfile.parse(volume_of_volfile(path, "", Ports(tmp_path), terms).bricks[0].text).root.options
+
+    kept = options(Terms())
+    assert kept["transport.socket.bind-address"] == "127.0.0.1"
+    assert (kept["auth.addr.store.allow"], kept["auth.ip.store.allow"]) == ("10.0.0.*", "*")
+    assert "s listens on 127.0.0.1 (--address), not on 0.0.0.0" in caplog.text
+    told = options(Terms(address="127.0.0.2", allow="192.0.2.1"))
+    assert told["transport.socket.bind-address"] == "127.0.0.2"
+    auth = {key: value for key, value in told.items() if key.startswith("auth.")}
+    assert auth == {"auth.addr.store.allow": "192.0.2.1"}
+    assert authorise("store", "192.0.2.1:1000", "", "", auth, strict=False)
+    assert not authorise("store", "10.0.0.1:1000", "", "", auth, strict=False)
+    path.write_text(SERVED.replace("    subvolumes store", "    option auth-path known\n    subvolumes store"))
+    assert options(Terms(allow="192.0.2.1"))["auth.addr.known.allow"] == "192.0.2.1"
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("auth.login.store.allow joe", "--allow cannot narrow s, whose auth.login.store.allow lets users in"),
+        ("transport-type unix", "s listens on a unix socket"),
+        ("transport.socket.listen-path /run/s", "s listens on a unix socket"),
+    ],
+)
+def test_what_would_let_clients_in_past_the_command_line(tmp_path: Path, option: str, said: str) -> None:
+    path = tmp_path / "mem.vol"
+    path.write_text(SERVED.replace("    subvolumes store", f"    option {option}\n    subvolumes store"))
+    with pytest.raises(ServeError, match=said):
+        volume_of_volfile(path, "", Ports(tmp_path / "state"), Terms(allow="127.0.0.1"))
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_port_that_a_volfile_pins(tmp_path: Path) -> None:
+    path = tmp_path / "mem.vol"
+    path.write_text(SERVED)
+    ports = Ports(tmp_path / "state")
+    volume_of_volfile(path, "", ports, TERMS)
+    assert ports.bricks("mem") == {"store": 50000}
+    volume_of_volfile(path, "", ports, Terms(brick_port=50001))
+    assert ports.bricks("mem") == {"store": 50001}
+    path.write_text(SERVED.replace("50000", "70000"))
+    with pytest.raises(ServeError, match="the port '70000' of s is not a number from 0 to 65535"):
+        volume_of_volfile(path, "", ports, TERMS)
+    assert ports.bricks("mem") == {"store": 50001}
 
 
 def test_volume_of_a_volfile_without_one(tmp_path: Path) -> None:
