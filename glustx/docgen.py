@@ -18,7 +18,7 @@ from glustx import fops
 from glustx.fops import EFFECT_NAMES, FOPS, Fop
 from glustx.graph import find_type, known_types
 from glustx.options import OptionInfo, Percent, Seconds, Size
-from glustx.rpc.codec import Term, call_terms, reply_terms
+from glustx.rpc.codec import FD_NUMBER, ZEROES, Term, call_terms, reply_terms
 from glustx.xlator import Xlator
 from glustx.xlators.standins import REFUSED, STAND_INS, StandIn
 
@@ -233,7 +233,7 @@ def _field(term: Term) -> str:
     name = field if part in ("", "remote") else part if field == "loc" else f"{field}_{part}"
     if term.wire == "fd":
         return _XDR["fd"].format(name)
-    return _XDR[term.wire].format(name.replace("fd_number", "fd"))
+    return _XDR[term.wire].format("fd" if term.path == FD_NUMBER else name)
 
 
 def _call(cls: type[Fop]) -> list[str]:
@@ -261,9 +261,9 @@ def _reply(cls: type[Fop]) -> list[str]:
         entry = f"unsigned hyper ino, off; unsigned int len, type; string name<>;{plus}"
         return [*head, f"    struct {{ {entry} }} *entries;    /* a linked list */", "};"]
     _, terms = reply_terms(cls)
-    names = {"zero": iter(("pre", "post"))}
+    zeroed = iter(("pre", "post"))
     fields = [
-        _field(Term(next(names["zero"]), term.wire) if term.path == "zero" else term)
+        _field(Term(next(zeroed), term.wire) if term.path == ZEROES else term)
         for term in terms
         if term.wire != "payload"
     ]

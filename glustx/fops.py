@@ -317,6 +317,8 @@ class Fop(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 FOPS: dict[str, type[Fop]] = {}
+STOCK_LAST = 58  # the greatest number (gf_fop) that stock has given to a fop
+OWN_FIRST = 1000  # the numbers of fops that stock does not have begin here
 F = TypeVar("F", bound=type[Fop])
 R = TypeVar("R", bound=Reply)
 
@@ -354,13 +356,14 @@ def fop(
 
     Args:
         procnum: procedure number in programs 400 and 330 (-1: never on the wire).
-        gf_fop: stock's internal number, for logs and statedumps.
+        gf_fop: stock's internal number, for logs and statedumps. A fop that stock does not have takes one from 1000 on,
+            and its procnum, unless it is -1, from 1000 on as well: stock's next releases count on behind its last ones.
         effects: what it may do; at least one.
         reply: class of its answer.
         priority: io-threads class.
         wire: the order of the XDR body where it differs from the fields'; `loc.name` picks a part of a Loc.
 
-    Raises TypeError at import for a fop without effects or with a number that is taken.
+    Raises TypeError at import for a fop without effects, or with a number that is taken or between stock's and our own.
     """
 
     def declare(cls: F) -> F:
@@ -370,6 +373,10 @@ def fop(
         for other in FOPS.values():
             if other.gf_fop == gf_fop or (procnum >= 0 and other.procnum == procnum):
                 raise TypeError(f"fop {name} has a number of {other.name}")
+        if STOCK_LAST < gf_fop < OWN_FIRST or (procnum >= 0 and (procnum >= OWN_FIRST) != (gf_fop >= OWN_FIRST)):
+            raise TypeError(
+                f"fop {name}: numbers are stock's, or both from {OWN_FIRST} on (procnum -1 when it never travels)"
+            )
         cls.name = name
         cls.procnum = procnum
         cls.gf_fop = gf_fop

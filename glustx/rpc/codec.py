@@ -215,8 +215,13 @@ def call_terms(cls: type[Fop]) -> list[Term]:
     return terms
 
 
+# Terms of a reply that are no field of it. Not identifiers, so that no field can have such a path.
+ZEROES = "<zeroes>"  # attributes that stock sends zeroed and nobody reads
+FD_NUMBER = "<fd>"  # the number that the brick gives the request's fd
+
+
 def _var(path: str) -> str:
-    return "v_" + path.replace(".", "_")
+    return "fd_number" if path == FD_NUMBER else "v_" + path.replace(".", "_")
 
 
 class _Source:
@@ -405,7 +410,7 @@ def _make_encode_call(cls: type[Fop]) -> Callable[..., tuple[bytes, Any]]:
 
 
 def reply_terms(cls: type[Fop]) -> tuple[str, list[Term]]:
-    """Return the expression of op_ret and the fields behind `op_ret, op_errno, xdata`."""
+    """Return the expression of op_ret and the terms behind `op_ret, op_errno, xdata`: fields, ZEROES, FD_NUMBER."""
     hints = typing.get_type_hints(cls.reply, include_extras=True)
     ret = "0"
     terms: list[Term] = []
@@ -418,14 +423,14 @@ def reply_terms(cls: type[Fop]) -> tuple[str, list[Term]]:
         else:
             terms.append(Term(field, wire))
     if cls is fops.Getxattr or cls is fops.Fgetxattr or cls.reply is fops.XattropReply:
-        terms += [Term("zero", "iatt"), Term("zero", "iatt")]
+        terms += [Term(ZEROES, "iatt"), Term(ZEROES, "iatt")]
     if cls is fops.Readlink:
         ret = "len(reply.path)"
         terms = [Term("stat", "iatt"), Term("path", "str")]
     if cls is fops.Open or cls is fops.Opendir:
-        terms = [Term("fd_number", "i64")]
+        terms = [Term(FD_NUMBER, "i64")]
     if cls is fops.Create:
-        terms.insert(1, Term("fd_number", "u64"))
+        terms.insert(1, Term(FD_NUMBER, "u64"))
     return ret, terms
 
 
@@ -435,12 +440,12 @@ _ZERO_IX = bytes(148)
 def _make_encode_reply(cls: type[Fop]) -> Callable[..., list[Any]]:
     ret, terms = reply_terms(cls)
     src = _Source("def f(xid, reply, fd_number):", {**_NAMES, "head": _REPLY_HEAD.pack, "ZERO_IX": _ZERO_IX})
-    if all(t.wire in _FIXED for t in terms) and not any(t.path == "zero" for t in terms):
+    if all(t.wire in _FIXED for t in terms) and not any(t.path == ZEROES for t in terms):
         packed = src.struct("IIIIIIIii12s" + "".join(_FIXED[t.wire][0] for t in terms))
         mark = (src.names[packed].size - 4) | 0x80000000
         values = []
         for t in terms:
-            if t.path == "fd_number":
+            if t.path == FD_NUMBER:
                 values.append("fd_number")
             elif _FIXED[t.wire][1] > 1:
                 values.append(f"*astuple(reply.{t.path})")
@@ -451,9 +456,9 @@ def _make_encode_reply(cls: type[Fop]) -> Callable[..., list[Any]]:
         src.add(f"    return [{packed}.pack({fields})]")
     pieces: list[str] = []
     for t in terms:
-        if t.path == "zero":
+        if t.path == ZEROES:
             pieces.append("ZERO_IX")
-        elif t.path == "fd_number":
+        elif t.path == FD_NUMBER:
             packed = src.struct(_FIXED[t.wire][0])
             pieces.append(f"{packed}.pack(fd_number)")
         else:
@@ -471,15 +476,15 @@ def _make_decode_reply(cls: type[Fop]) -> Callable[..., tuple[Reply, int | None]
     src.add(f"op_ret, op_errno = {head}.unpack_from(buf, pos)")
     src.add("xdata, pos = read_xdata(buf, pos + 8, end)")
     src.add("if op_ret < 0: raise FopError(op_errno, name, xdata or None)")
-    shown = [t for t in terms if t.path != "zero"]
+    shown = [t for t in terms if t.path != ZEROES]
     _decode_fields(src, shown)
-    unseen = len(zero_body([t for t in terms if t.path == "zero"]))
+    unseen = len(zero_body([t for t in terms if t.path == ZEROES]))
     if unseen:
         src.add(f"if pos + {unseen} > end: raise XdrError('record cut short')")
-    arguments = [f"{t.path}={_var(t.path)}" for t in shown if t.path != "fd_number"]
+    arguments = [f"{t.path}={_var(t.path)}" for t in shown if t.path != FD_NUMBER]
     if ret.startswith("reply."):
         arguments.append(f"{ret.split('.')[1]}=op_ret")
-    fd = "v_fd_number" if any(t.path == "fd_number" for t in terms) else "None"
+    fd = "fd_number" if any(t.path == FD_NUMBER for t in terms) else "None"
     src.add(f"return cls({', '.join([*arguments, 'xdata=xdata'])}), {fd}")
     return src.make(f"{cls.name} reply")
 

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import struct
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from glustx.errors import FopError
 from glustx.fops import FOPS, DirEntry, Fop, ReaddirReply, ReadReply, Reply
 from glustx.inode import Fd
 from glustx.rpc import message
+from glustx.rpc.codec import compile_codec
 from glustx.rpc.codec_special import FOP400, JOIN_LIMIT
 from glustx.rpc.xdr import XdrError
 from glustx.values import NULL_GFID, ActiveLock, Caller, Flock, Iatt, LeaseInfo, Loc, Statvfs
@@ -293,6 +294,33 @@ TAIL = {
 }
 
 
+# The same by a field's wire type, for fops that stock does not have and no table of stock's can tell about.
+SIZE = {
+    **{
+        "op_ret": 0,
+        "u32": 4,
+        "i32": 4,
+        "u64": 8,
+        "i64": 8,
+        "str": 4,
+        "opaque": 4,
+        "presence-str": 4,
+        "presence64-str": 4,
+    },
+    **{Iatt: IX, Flock: 32, LeaseInfo: 28, Statvfs: 88, Xdata: 4, tuple[ActiveLock, ...]: 4},
+}
+
+
+def tail_of(cls: type[Fop]) -> int:
+    if cls.gf_fop < fops.OWN_FIRST:
+        return TAIL.get(cls.name, 0)
+    hints = typing.get_type_hints(cls.reply, include_extras=True)
+    kinds = [hints[field] for field in cls.reply.__struct_fields__ if field != "xdata"]
+    return sum(
+        SIZE[typing.get_args(kind)[1] if typing.get_origin(kind) is typing.Annotated else kind] for kind in kinds
+    )
+
+
 @ALL
 def test_error_replies_are_whole(cls: type[Fop]) -> None:
     for xdata, raw in ((None, NULL_RAW), (Xdata({b"k": 1}), Xdata({b"k": 1}).raw)):
@@ -301,7 +329,7 @@ def test_error_replies_are_whole(cls: type[Fop]) -> None:
             len(record) - 4 | 0x80000000, 9, 1, 0, 0, 0, 0, 0xFFFFFFFF, errno.EDQUOT
         )  # fmt: skip
         rest = record[36:]
-        tail = TAIL.get(cls.name, 0)
+        tail = tail_of(cls)
         assert len(rest) == tail + len(raw)
         if cls is fops.Read:
             assert rest == bytes(tail) + raw
@@ -591,7 +619,47 @@ def test_the_captures_cover_the_program() -> None:
     seen = {name.partition("-")[2] for name, *_ in STOCK}
     # Stock's client sends none of these by itself, or (NAMELINK, ICREATE) must never be sent.
     unseen = {"fentrylk", "lease", "getactivelk", "setactivelk", "icreate", "namelink", "put"}
-    assert seen == {cls.name for cls in ON_WIRE} - unseen
+    assert seen == {cls.name for cls in ON_WIRE if cls.gf_fop < fops.OWN_FIRST} - unseen
+
+
+@pytest.fixture
+def declared() -> Iterator[None]:
+    """Whatever a test declares is gone after it."""
+    before = dict(FOPS)
+    yield
+    FOPS.clear()
+    FOPS.update(before)
+
+
+@pytest.mark.usefixtures("declared")
+def test_a_fop_of_our_own_may_name_its_fields_as_it_likes() -> None:
+    class Counted(Reply, frozen=True, gc=False):
+        zero: fops.U64
+        fd_number: fops.U32
+        stat: Iatt
+
+    @fops.fop(1000, 1000, fops.READS, Counted)
+    class CountZeroes(Fop, frozen=True, gc=False):
+        fd: Fd
+
+    codec = compile_codec(CountZeroes)
+    for xdata in (EMPTY, Xdata({b"k": 1})):
+        reply = Counted(zero=5, fd_number=6, stat=Iatt(size=7), xdata=xdata)
+        (record,) = codec.encode_reply(7, reply, 99)
+        assert record[36 + len(xdata.raw) :][:12] == struct.pack(">QI", 5, 6)
+        assert codec.decode_reply(memoryview(record), 28, len(record), XdataMemo()) == (reply, None)
+    error = codec.encode_error(7, FopError(errno.EIO, "no"))
+    assert len(error) == 36 + len(NULL_RAW) + tail_of(CountZeroes) == 36 + len(NULL_RAW) + 12 + IX
+
+
+@pytest.mark.usefixtures("declared")
+@pytest.mark.parametrize(("procnum", "gf_fop"), [(57, 1000), (1000, 59), (999, 999), (-1, 59)])
+def test_numbers_between_stocks_and_our_own_are_refused(procnum: int, gf_fop: int) -> None:
+    class Mine(Fop, frozen=True, gc=False):
+        fd: Fd
+
+    with pytest.raises(TypeError, match="fop mine: numbers"):
+        fops.fop(procnum, gf_fop, fops.READS)(Mine)
 
 
 def words(text: str) -> bytes:
