@@ -8,6 +8,7 @@ the unwind.
 
 from __future__ import annotations
 
+import difflib
 import enum
 import errno
 import functools
@@ -236,6 +237,7 @@ def _answers_of(cls: type[Xlator]) -> dict[str, tuple[str, str]]:
         effects = getattr(method, "__handles__", 0)
         if effects:
             marked[name] = effects
+    _refuse_strays(cls, answers)
     for fop, declared in FOPS.items():
         if fop in answers:
             continue
@@ -249,6 +251,29 @@ def _answers_of(cls: type[Xlator]) -> dict[str, tuple[str, str]]:
         if claims:
             answers[fop] = (claims[0], "by effect")
     return answers
+
+
+def _refuse_strays(cls: type[Xlator], answers: Mapping[str, tuple[str, str]]) -> None:
+    """Raise TypeError for a method that looks like a fop's and would never be called: `async def writev(self, req)`.
+
+    A name with an underscore in front is a helper's; a method that is also bound to a fop's name is in use.
+    """
+    used = [inspect.getattr_static(cls, name) for name in answers]
+    for name in dir(cls):
+        method = inspect.getattr_static(cls, name)
+        if name.startswith("_") or name in FOPS or not inspect.iscoroutinefunction(method):
+            continue
+        if (
+            hasattr(method, "__handles__")
+            or method in used
+            or list(inspect.signature(method).parameters)[1:] != ["req"]
+        ):
+            continue
+        near = difflib.get_close_matches(name, FOPS, n=1, cutoff=0)
+        raise TypeError(
+            f"{cls.__qualname__}.{name} takes a request, but no fop has this name: is {near[0]} meant? "
+            "(@handles answers fops by effect; a helper's name begins with an underscore)"
+        )
 
 
 def matrix_row(cls: type[Xlator]) -> dict[str, str]:

@@ -265,3 +265,17 @@ def test_names_and_subjects() -> None:
         assert bool(cls.effects & fops.SPLITS) == (
             cls.range is not fops.Fop.range and cls.__name__ not in ("Rchecksum", "Put", "CopyFileRange")
         )
+
+
+@pytest.mark.parametrize(("wrong", "meant"), [("writev", "write"), ("mkdirr", "mkdir"), ("zero_fill", "zerofill")])
+def test_a_method_that_no_fop_calls_is_refused(wrong: str, meant: str) -> None:
+    def method() -> Any:
+        async def answer(self: Any, req: Any) -> Any: ...
+
+        return answer
+
+    with pytest.raises(TypeError, match=rf"Bad\.{wrong} takes a request.* is {meant} meant"):
+        type("Bad", (Xlator,), {wrong: method()})
+    alias = method()
+    for fields in ({f"_{wrong}": method()}, {wrong: alias, meant: alias}, {wrong: handles(ALL)(method())}):
+        type("Good", (Xlator,), fields)
