@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint long bench clean
+.PHONY: demo test lint long bench docs clean
 
 demo: $(STAMP)
 	$(BIN)/glustx demo
@@ -26,6 +26,10 @@ bench: $(STAMP)
 	$(BIN)/python -m pytest bench/fop_cost.py --benchmark-only $(PYTEST)
 	$(BIN)/python bench/zerofill.py --scale 0.1
 	$(BIN)/python bench/versus_stock.py
+
+# The pages that follow from the code: docs/options.md, docs/fops.md, the golden matrix.
+docs: $(STAMP)
+	$(BIN)/python -m glustx.docgen write
 
 $(STAMP): setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "glustx needs Python 3.10 or newer")'
