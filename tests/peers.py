@@ -68,7 +68,8 @@ class Volume:
 class ServedVolume(Volume):
     """A volume served by a program with the contract of `glustx serve`: by default glustx itself.
 
-    folder: the brick. command: what to run instead of `python -m glustx serve`; FOLDER and options are appended.
+    folder: the brick. command: what to run instead of `python -m glustx serve`; FOLDER and options are appended. What
+    glustx keeps goes to a scratch folder, never to the machine's own.
     """
 
     def __init__(
@@ -80,15 +81,21 @@ class ServedVolume(Volume):
         self._argv = list(command or [sys.executable, "-m", "glustx", "serve"])
 
     def __enter__(self) -> ServedVolume:
-        self._start()
+        with contextlib.ExitStack() as stack:
+            self._state = stack.enter_context(tempfile.TemporaryDirectory(prefix="glustx-state-"))
+            self._start()
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.process.stop()
+        with self._stack:
+            self.process.stop()
 
     def _start(self) -> None:
         options = ["--volume", self.volume, "--port", str(self.port), "--brick-port", str(self.brick_port), "--json"]
-        self.process = Process(self.command(*self._argv, self.folder, *options))
+        # By the environment, because another program with the contract need not have an option for it.
+        env = {"GLUSTX_STATE_DIR": self._state}
+        self.process = Process(self.command(*self._argv, self.folder, *options), env=env)
         try:
             ready = self.process.wait_line(_ready)
         except BaseException:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from glustx import logs
-from glustx.cli.failures import USAGE, Failure, told
+from glustx.cli.failures import FAILED, NOT_CONNECTED, USAGE, Failure, told
 from glustx.mgmt.state import Folders, Ports, ServeError, folders
 
 if TYPE_CHECKING:
@@ -145,11 +145,16 @@ def statedump(
         bricks = Ports(where.state).bricks(volume)
         if not bricks:
             raise Failure(f"no volume {volume} has been served with its state in {where.state}")
-        for brick in bricks:
-            path = where.socket(volume, brick)
-            if not path.exists():
-                continue
+        # Bricks of former runs are kept too, so that some may be down; but one has to be up.
+        up = [(brick, path) for brick in bricks if (path := where.socket(volume, brick)).exists()]
+        if not up:
+            raise Failure(
+                f"no brick of volume {volume} runs ({', '.join(bricks)}); there is no socket in {where.run}",
+                NOT_CONNECTED,
+            )
+        for brick, path in up:
             try:
                 print(f"# {brick}\n{asyncio.run(control.ask_statedump(path))}")
             except (OSError, ValueError) as error:
-                raise Failure(f"brick {brick} does not answer at {path}: {error}") from None
+                code = NOT_CONNECTED if isinstance(error, OSError) else FAILED
+                raise Failure(f"brick {brick} of {volume} does not answer at {path}: {error}", code) from None

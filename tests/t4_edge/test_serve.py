@@ -18,6 +18,7 @@ import pytest
 
 from glustx.gfapi import Volume
 from tests.kit import Process, free_port, wait_gone
+from tests.peers import ServedVolume
 
 GLUSTX = [sys.executable, "-m", "glustx"]
 MEMORY = """volume store
@@ -145,12 +146,41 @@ def test_statedump_counts_each_layer(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "") and "no volume none has been served" in done.stderr
 
 
+def test_statedump_of_a_volfile_that_pins_its_port_and_of_a_volume_that_is_down(tmp_path: Path) -> None:
+    path = tmp_path / "pinned.vol"
+    path.write_text(MEMORY + SERVER.format(port=free_port()))
+    state = tmp_path / "state"
+    with served(tmp_path, path) as (_, ready):
+        done = run("statedump", "pinned", "--state-dir", state)
+        assert done.returncode == 0 and done.stdout.startswith("# locks\n[protocol/server.s]"), done.stderr
+        control = ready["bricks"][0]["control"]
+    done = run("statedump", "pinned", "--state-dir", state)
+    assert (done.returncode, done.stdout) == (5, "")
+    assert f"glustx: no brick of volume pinned runs (locks); there is no socket in {state}/run" in done.stderr
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(control)  # as a brick leaves it that was killed
+    done = run("statedump", "pinned", "--state-dir", state)
+    assert (done.returncode, done.stdout) == (5, "")
+    assert f"glustx: brick locks of pinned does not answer at {control}: " in done.stderr
+
+
 def test_text_line_and_state_from_the_environment(tmp_path: Path, memory: Path) -> None:
     env = {"GLUSTX_STATE_DIR": str(tmp_path / "elsewhere")}
     with Process([*GLUSTX, "serve", memory, "--port", "0"], env=env) as process:
         line = process.wait_line(lambda line: line)
         assert line.startswith("serving gluster://127.0.0.1:") and f"(pid {process.pid}; bricks: locks on " in line
         assert (tmp_path / "elsewhere" / "volumes" / "mem.json").exists()
+
+
+def test_a_served_volume_of_the_tests_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLUSTX_STATE_DIR", str(tmp_path / "own"))
+    with ServedVolume(tmp_path / "b", "v") as served:
+        environ = Path(f"/proc/{served.process.pid}/environ").read_bytes().split(b"\0")
+        (state,) = [Path(os.fsdecode(word[17:])) for word in environ if word.startswith(b"GLUSTX_STATE_DIR=")]
+        assert json.loads((state / "volumes" / "v.json").read_text())["ports"] == {
+            str(tmp_path / "b"): served.brick_port
+        }
+    assert not state.exists() and not (tmp_path / "own").exists()
 
 
 @pytest.mark.parametrize(
