@@ -122,8 +122,8 @@ def test_bad_bricks() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("client.vol", client_volfile("demo", [("127.0.0.1", 49152, "/srv/glustx/brick")])),
-        ("brick-posix.vol", brick_volfile("demo", "/srv/glustx/brick", 49152)),
+        ("client.vol", client_volfile("demo", [("127.0.0.1", 49452, "/srv/glustx/brick")])),
+        ("brick-posix.vol", brick_volfile("demo", "/srv/glustx/brick", 49452)),
         ("embedded.vol", embedded_volfile("demo", "/srv/glustx/brick")),
     ],
 )
