@@ -638,7 +638,7 @@ def test_a_fop_of_our_own_may_name_its_fields_as_it_likes() -> None:
         fd_number: fops.U32
         stat: Iatt
 
-    @fops.fop(1000, 1000, fops.READS, Counted)
+    @fops.fop(9000, 9000, fops.READS, Counted)
     class CountZeroes(Fop, frozen=True, gc=False):
         fd: Fd
 
@@ -653,7 +653,7 @@ def test_a_fop_of_our_own_may_name_its_fields_as_it_likes() -> None:
 
 
 @pytest.mark.usefixtures("declared")
-@pytest.mark.parametrize(("procnum", "gf_fop"), [(57, 1000), (1000, 59), (999, 999), (-1, 59)])
+@pytest.mark.parametrize(("procnum", "gf_fop"), [(57, 9000), (9000, 59), (999, 999), (-1, 59)])
 def test_numbers_between_stocks_and_our_own_are_refused(procnum: int, gf_fop: int) -> None:
     class Mine(Fop, frozen=True, gc=False):
         fd: Fd
