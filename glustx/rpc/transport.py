@@ -326,7 +326,9 @@ class AsyncioNetwork:
                 )
                 bound = Address(address.host, server.sockets[0].getsockname()[1])
         except OSError as error:
-            waiter.fail(error)
+            # Loops write the address into the text; whoever hears of this knows it.
+            code = error.errno or 0
+            waiter.fail(OSError(code, os.strerror(code)) if code > 0 else error)
             return
         except (ValueError, OverflowError) as error:
             waiter.fail(OSError(errno.EINVAL, f"{address} is no address one can listen on: {error}"))
