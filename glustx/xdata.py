@@ -8,6 +8,7 @@ writes is a constant here.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -60,6 +61,7 @@ _MDATA = struct.Struct(">3q3I")
 
 NULL_RAW = b"\x00\x00\x00\x00\xff\xff\xff\xff\x00\x00\x00\x00"
 MAX_PAIRS = 4096
+_USUAL_KEY = 64
 
 _GFID_REQ_MARK = b"\x00\x00\x00\x09gfid-req\x00\x00\x00\x00\x00\x00\x00\x07"
 
@@ -87,6 +89,8 @@ class XdataError(ValueError):
 
 
 def _typed(value: object) -> Typed:
+    if type(value) is bytes:  # the values of xattrs: by far the most
+        return Typed(PTR, value)
     if isinstance(value, Typed):
         return value
     if isinstance(value, bool):
@@ -220,6 +224,11 @@ class Xdata(Mapping[bytes, Any]):
         return self._raw
 
 
+@functools.lru_cache(1024)
+def _pair_head(key: bytes, kind: int) -> bytes:
+    return _opaque(key + b"\0") + _I32.pack(kind)
+
+
 def encode(xdata: Xdata) -> bytes:
     """Encode a dictionary for program 400; an empty one as the NULL dict.
 
@@ -229,8 +238,7 @@ def encode(xdata: Xdata) -> bytes:
         return NULL_RAW
     out: list[bytes] = []
     for key, (kind, value) in xdata.typed():
-        out.append(_opaque(key + b"\0"))
-        out.append(_I32.pack(kind))
+        out.append(_pair_head(key, kind) if len(key) <= _USUAL_KEY else _pair_head.__wrapped__(key, kind))
         if kind == INT:
             out.append(_I64.pack(value))
         elif kind == UINT:
