@@ -4,6 +4,7 @@ always end, free ports, network namespaces, loop file systems and C programs com
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import glob
 import os
 import queue
@@ -260,9 +261,25 @@ class NetNamespace:
     def _ip(*words: str) -> None:
         subprocess.run([which("ip") or "ip", *words], check=True)
 
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Within the block, sockets that the calling thread makes, and threads that it starts, belong in here."""
+        with open("/proc/thread-self/ns/net") as home, open(f"/run/netns/{self.name}") as here:
+            _set_netns(here.fileno())
+            try:
+                yield
+            finally:
+                _set_netns(home.fileno())
+
     def command(self, *argv: str | os.PathLike[str]) -> list[str]:
         """`argv` so that it runs in here (in the caller's mount namespace: what it mounts is seen outside)."""
         return ["nsenter", f"--net=/run/netns/{self.name}", "--", *map(os.fspath, argv)]
+
+
+def _set_netns(fd: int) -> None:
+    # os.setns came with Python 3.12.
+    if ctypes.CDLL(None, use_errno=True).setns(fd, 0x40000000):
+        raise OSError(ctypes.get_errno(), f"setns: {os.strerror(ctypes.get_errno())}")
 
 
 def compile_c(source: Path, target: Path, *, libraries: Iterable[str] = ("gfapi",), flags: Iterable[str] = ()) -> Path:
