@@ -169,7 +169,8 @@ class Xlator:
 
         Args:
             source: the child or parent that passed it on, None where it arose.
-            data: what belongs to it (UPCALL: the message; CLIENT_GONE: the client's name).
+            data: what belongs to it (CHILD_DOWN: the FopError that says why, or None; UPCALL: the message; CLIENT_GONE:
+                the client's name).
         """
         if event.goes_down:
             for child in self.subvolumes:

@@ -128,7 +128,7 @@ class Client(Xlator):
             if self.link.up:
                 self.tell_parents(Event.CHILD_UP)
             else:
-                self.tell_parents(Event.CHILD_DOWN, self.link.why)
+                self.tell_parents(Event.CHILD_DOWN, self.link.failure)
         elif not event.goes_down:
             self.tell_parents(event, data)
 

@@ -54,6 +54,14 @@ def _text_of(error: BaseException) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
+def _errno_of(error: BaseException) -> int:
+    if isinstance(error, (FopError, OSError)):
+        return error.errno if error.errno and error.errno > 0 else errno.ENOTCONN  # a resolver's numbers are its own
+    if isinstance(error, Refused):
+        return error.code
+    return errno.ETIMEDOUT if isinstance(error, TimedOut) else errno.EPROTO
+
+
 class Refused(Exception):
     """The brick answered and does not want us; trying again at once would not help."""
 
@@ -68,6 +76,7 @@ class ClientLink:
     Attributes:
         up: True while fops may be sent.
         why: what keeps it from being up, for messages.
+        failure: the same with the brick's name and an errno: what CHILD_DOWN carries up.
         session: how often it has come up.
         fds: the fds to reopen when it comes up again.
     """
@@ -79,7 +88,7 @@ class ClientLink:
         self.network = client.graph.surroundings.network
         self.up = False
         self.why = "not connected yet"
-        self.fatal: FopError | None = None
+        self.failure = FopError(errno.ENOTCONN, self.why)
         self.session = 0
         self.fds: weakref.WeakSet[Fd] = weakref.WeakSet()
         self.connection: RpcConnection = Dialled()
@@ -103,8 +112,11 @@ class ClientLink:
     @property
     def where(self) -> str:
         """The brick, for messages: host, port and name."""
-        address = self.brick or Address(self.options.remote_host, self.options.remote_port, self.options.remote_path)
-        return f"{address} brick {self.options.remote_subvolume}"
+        options = self.options
+        address: object = self.brick or Address(options.remote_host, options.remote_port, options.remote_path)
+        if self.brick is None and not options.remote_port and not options.remote_path:
+            address = options.remote_host  # the portmap has not told the port yet
+        return f"{address} brick {options.remote_subvolume}"
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -145,13 +157,14 @@ class ClientLink:
             return
         if not isinstance(error, (OSError, FopError, XdrError, Refused, TimedOut)):
             log.error("%s: connecting failed", self.client.name, exc_info=error)
-        self.fatal = FopError(error.code, str(error)) if isinstance(error, Refused) else None
-        text = _text_of(error) or "no answer in time"
+        self.why = _text_of(error) or "no answer in time"
+        self.failure = FopError(_errno_of(error), f"{self.where}: {self.why}")
         if self.connection.channel is not None:
             self.connection.channel.abort("the handshake failed")
-        self.why = text
         if not self._first.done:
             self._first.set(None)
+        elif isinstance(error, Refused):
+            self.client.tell_parents(Event.CHILD_DOWN, self.failure)  # who waits for the graph need not wait longer
         self._again()
 
     def _again(self) -> None:
@@ -195,14 +208,13 @@ class ClientLink:
         answer = await wait_for(self.reactor, asked, limit)
         if answer.op_ret < 0:
             reason = dict_v1.text(answer.pairs, b"ERROR") or os.strerror(answer.op_errno)
-            raise Refused(answer.op_errno or errno.EACCES, f"the brick refuses: {reason}")
+            raise Refused(answer.op_errno or errno.EACCES, f"the brick refuses this client: {reason}")
         if dict_v1.text(answer.pairs, b"child_up", "1") == "0":
             raise Refused(errno.ENOTCONN, "the brick's storage is down")
         self.session += 1
         await self._reopen(connection)
         self.up = True
         self.why = ""
-        self.fatal = None
         self._base = self._wire()
         self._watch()
         log.info("%s: connected to %s", self.client.name, self.where)
@@ -285,7 +297,8 @@ class ClientLink:
             self._pinger = None
         if was_up and not quiet:
             log.info("%s: lost %s: %s", self.client.name, self.where, why)
-            self.client.tell_parents(Event.CHILD_DOWN, why)
+            self.failure = FopError(errno.ENOTCONN, f"{self.where}: {why}")
+            self.client.tell_parents(Event.CHILD_DOWN, self.failure)
 
     def _lost(self, connection: RpcConnection, error: Exception | None) -> None:
         if connection is not self.connection:
