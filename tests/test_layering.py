@@ -12,8 +12,8 @@ FILES = sorted((ROOT / "glustx").rglob("*.py"))
 
 # From the bottom up; those of one row do not know each other. A module belongs to the longest prefix that fits.
 LAYERS = (
-    ("glustx", "glustx.values", "glustx.linux", "glustx.units", "glustx.volfile", "glustx.logs"),
-    ("glustx.xdata", "glustx.upcall", "glustx.volgen"),
+    ("glustx", "glustx.values", "glustx.linux", "glustx.units", "glustx.volfile", "glustx.logs", "glustx.progress"),
+    ("glustx.xdata", "glustx.upcall", "glustx.volgen", "glustx.lock_ranges"),
     ("glustx.errors", "glustx.inode"),
     ("glustx.fops", "glustx.runtime", "glustx.options"),
     ("glustx.workers", "glustx.xlator"),
@@ -28,6 +28,7 @@ LAYERS = (
         "glustx.xlators.storage",
     ),
     ("glustx.docgen", "glustx.gfapi"),
+    ("glustx.fs",),
     ("glustx.provision", "glustx.mgmt"),
     ("glustx.cli",),
     ("glustx.__main__",),
@@ -51,7 +52,6 @@ LONG = {
     "glustx/gfapi/sync.py": "the calls of the public API, one after the other",
     "glustx/gfapi/volume.py": "the calls of the public API, one after the other",
     "glustx/gfapi/pump.py": "one mutex guards the baton, the selector and the calls that wait",
-    "glustx/provision/images.py": "the verbs, one after the other",
     "glustx/xlators/protocol/client_link.py": "one connection's life, from dialling to hanging up",
     "glustx/xlators/protocol/server_session.py": "one connection's state, which its handlers share",
     "glustx/xlators/storage/posix_handle.py": "one cache of objects, and all that must keep it true",

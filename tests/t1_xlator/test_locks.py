@@ -13,6 +13,7 @@ from glustx import fops
 from glustx.errors import OptionError
 from glustx.graph import Graph
 from glustx.inode import Fd
+from glustx.lock_ranges import LAST, PosixLock, conflict, put, span
 from glustx.runtime import turn
 from glustx.upcall import EntrylkContention, InodelkContention
 from glustx.values import (
@@ -47,7 +48,6 @@ from glustx.xdata import (
 )
 from glustx.xlator import Event
 from glustx.xlators.features.locks import Locks
-from glustx.xlators.features.locks_ranges import LAST, PosixLock, conflict, put, span
 from tests.fakes import ALL_FOPS, Call, Parent, Storage, sample_request, stack, who
 
 FILE = b"\x11" * 16

@@ -20,6 +20,7 @@ from glustx import fops, xdata
 from glustx.errors import FopError
 from glustx.fops import Fop, Reply
 from glustx.graph import Graph
+from glustx.lock_ranges import Owner, PosixLock, conflict, span
 from glustx.options import OptionSet, Seconds, option
 from glustx.runtime import turn
 from glustx.upcall import EntrylkContention, InodelkContention
@@ -44,7 +45,6 @@ from glustx.values import (
 from glustx.xdata import Xdata
 from glustx.xlator import Event, Xlator, handles
 from glustx.xlators.features.locks_queue import EntryHold, Hold, InodeHold
-from glustx.xlators.features.locks_ranges import Owner, PosixLock, conflict, span
 from glustx.xlators.features.locks_table import LockTable, describe, owned_by, set_through
 
 _DOM_PREFIX = b"glusterfs.inodelk-dom-prefix:"

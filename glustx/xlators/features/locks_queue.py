@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from glustx.lock_ranges import Owner
 from glustx.runtime import Waiter
 from glustx.values import Flock
-from glustx.xlators.features.locks_ranges import Owner
 
 
 class Hold:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 
 from glustx.errors import FopError
 from glustx.inode import Inode, InodeTable
+from glustx.lock_ranges import Owner, PosixLock, conflict, put
 from glustx.runtime import Waiter
 from glustx.values import F_UNLCK
 from glustx.xlators.features.locks_queue import EntryHold, Hold, InodeHold, LockQueue
-from glustx.xlators.features.locks_ranges import Owner, PosixLock, conflict, put
 
 Domain = tuple[type[Hold], bytes]
 """A queue's name within its inode: what kind of lock it has, and the lock domain."""

@@ -1,4 +1,5 @@
-"""The arithmetic of byte-range locks: how ranges overlap, conflict, split and merge. Pure; features/locks keeps state.
+"""The arithmetic of byte-range locks: how ranges overlap, conflict, split and merge; pure. features/locks keeps what
+clients hold in it, protocol/client what it holds itself.
 
 A range is a pair (first byte, last byte), both inclusive. `LAST` stands for the end of the file however far it grows.
 """
