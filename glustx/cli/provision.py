@@ -59,8 +59,8 @@ def create(
     It grows under a temporary name and gets its own when it is whole; Ctrl-C and errors leave nothing behind.
     """
     from glustx.cli import provisioning as p
+    from glustx.progress import Progress
     from glustx.provision import images
-    from glustx.provision.progress import Progress
 
     with told(), p.heard(target, volfile, timeout, "nothing was left behind") as place:
         request = images.CreateRequest(
@@ -98,8 +98,8 @@ def zero(
 ) -> None:
     """Make a range of an image read as zeroes."""
     from glustx.cli import provisioning as p
+    from glustx.progress import Progress
     from glustx.provision import images
-    from glustx.provision.progress import Progress
 
     with told(), p.heard(target, volfile, timeout, "part of the range may be zeroed") as place:
         at = p.size_of(offset, "--offset")
@@ -141,8 +141,8 @@ def verify(
 ) -> None:
     """Read an image back and tell whether it is all zeroes; exit code 3 when it is not."""
     from glustx.cli import provisioning as p
+    from glustx.progress import Progress
     from glustx.provision import images
-    from glustx.provision.progress import Progress
 
     with told(), p.heard(target, volfile, timeout) as place:
         at = p.size_of(offset, "--offset")

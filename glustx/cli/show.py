@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from glustx.provision.progress import Moment, Show
+    from glustx.progress import Moment, Show
 
 SHOWS = ("auto", "bar", "json", "none")
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import logging
 import os
-import secrets
 import stat
 import threading
 import time
@@ -14,26 +11,21 @@ from collections.abc import Iterator
 
 import msgspec
 
-from glustx.provision.progress import Progress
+from glustx.fs.newfile import Exists, new_file
+from glustx.fs.parallel import chunks, in_parallel
+from glustx.progress import Progress
 from glustx.provision.target import File, Volume, parent_of, wire
-from glustx.provision.zeroing import METHODS, Limits, Zeroed, chunks, in_parallel, zero_range
+from glustx.provision.zeroing import METHODS, Limits, Zeroed, zero_range
 from glustx.units import human
 from glustx.xdata import ZERO_METHOD
-
-log = logging.getLogger("glustx.provision")
 
 PREALLOCATIONS = ("off", "falloc", "full")
 _READ_CHUNK = 4 << 20
 _SET_ID = stat.S_ISUID | stat.S_ISGID
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class NoSpace(OSError):
     """The volume has less free space than the image needs; nothing was changed."""
-
-
-class Exists(OSError):
-    """The image is there already, and it was not asked to be replaced."""
 
 
 class CreateRequest(msgspec.Struct, frozen=True):
@@ -179,7 +171,8 @@ def create(volume: Volume, path: str, request: CreateRequest, progress: Progress
         _check_space(volume, path, request.size)
     if request.dry_run:
         return meter.report("create", path, request.size, Zeroed(_planned(request)), dry_run=True)
-    with _temporary(volume, path, request.mode) as (name, file):
+    with new_file(volume, path, request.mode) as new:
+        file: File = new.file
         done = _fill(file, request, progress)
         if request.owner is not None:
             file.chown(*request.owner)
@@ -188,8 +181,7 @@ def create(volume: Volume, path: str, request: CreateRequest, progress: Progress
         if request.fsync:
             progress.phase("syncing")
             file.fsync()
-        file.close()  # errors of writes that were held back come out here, before the image has its name
-        _give_name(volume, name, file, path, request.replace)
+        new.commit(replace=request.replace)
     return meter.report("create", path, request.size, done)
 
 
@@ -218,48 +210,6 @@ def _check_space(volume: Volume, path: str, size: int, have: int = 0) -> None:
     if size - have > free:
         need = f"{human(size - have)} ({size - have} bytes) are needed"
         raise NoSpace(errno.ENOSPC, f"ENOSPC: {need} and {human(free)} ({free} bytes) are free", path)
-
-
-@contextlib.contextmanager
-def _temporary(volume: Volume, path: str, mode: int) -> Iterator[tuple[str, File]]:
-    """A new file beside `path`, open for reading and writing; closed and removed when the block fails."""
-    folder, base = os.path.split(path.rstrip("/"))
-    tag = f".glustx-{secrets.token_hex(4)}"
-    # The name must fit where the final one does: 255 bytes in every file system.
-    short = os.fsdecode(os.fsencode(base)[: 255 - len(tag) - 1])
-    name = os.path.join(folder, f".{short}{tag}")
-    file = volume.using(umask=0).open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)
-    try:
-        yield name, file
-    except BaseException:
-        with contextlib.suppress(OSError):
-            file.close()
-        try:
-            volume.unlink(name)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            log.error("%s could not be removed: %s", name, error)
-        raise
-
-
-def _give_name(volume: Volume, name: str, file: File, path: str, replace: bool) -> None:
-    if replace:
-        volume.rename(name, path)
-        return
-    try:
-        # Unlike a rename, a link never replaces what somebody else has made in the meantime.
-        volume.link(file, path)
-    except FileExistsError:
-        raise Exists(errno.EEXIST, "EEXIST: somebody else has made the file meanwhile", path) from None
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        if volume.lexists(path):
-            raise Exists(errno.EEXIST, "EEXIST: somebody else has made the file meanwhile", path) from None
-        volume.rename(name, path)
-    else:
-        volume.unlink(name)
 
 
 def zero(

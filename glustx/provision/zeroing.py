@@ -6,15 +6,13 @@ the space back, so that nothing is allocated. `writes` sends the zeroes, and wor
 
 from __future__ import annotations
 
-import concurrent.futures
 import errno
 import threading
-import time
-from collections.abc import Callable, Iterator
 
 import msgspec
 
-from glustx.provision.progress import Progress
+from glustx.fs.parallel import Throttle, chunks, in_parallel
+from glustx.progress import Progress
 from glustx.provision.target import File
 
 METHODS = ("auto", "zerofill", "punch", "writes")
@@ -89,38 +87,6 @@ def zero_range(
     return Zeroed("writes", written=size)
 
 
-class Throttle:
-    """Keeps several threads together below a rate.
-
-    Args:
-        rate: bytes per second; 0 means no limit.
-        clock, sleep: for tests.
-    """
-
-    def __init__(
-        self,
-        rate: int,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._rate = rate
-        self._clock = clock
-        self._sleep = sleep
-        self._lock = threading.Lock()
-        self._free_at = clock()
-
-    def wait(self, size: int) -> None:
-        """Wait until `size` more bytes may go."""
-        if not self._rate:
-            return
-        with self._lock:
-            now = self._clock()
-            begin = max(now, self._free_at)
-            self._free_at = begin + size / self._rate
-        if begin > now:
-            self._sleep(begin - now)
-
-
 def _write_zeroes(file: File, offset: int, size: int, limits: Limits, progress: Progress) -> None:
     throttle = Throttle(limits.bwlimit)
     stop = threading.Event()
@@ -135,43 +101,3 @@ def _write_zeroes(file: File, offset: int, size: int, limits: Limits, progress: 
             progress.add(written)
 
     in_parallel(write, chunks(offset, size, limits.chunk), limits.jobs, stop)
-
-
-def chunks(offset: int, size: int, step: int) -> Iterator[tuple[int, int]]:
-    """Yield the (start, end) of parts of a range, each at most `step` bytes, cut at multiples of it."""
-    end = offset + size
-    while offset < end:
-        cut = min(end, offset - offset % step + step)
-        yield offset, cut
-        offset = cut
-
-
-def in_parallel(
-    work: Callable[[int, int], None], parts: Iterator[tuple[int, int]], jobs: int, stop: threading.Event
-) -> None:
-    """Run `work(start, end)` for all parts in `jobs` threads; the first error stops all and is raised.
-
-    Args:
-        stop: set when the work is to end early, also by an exception in the calling thread (Ctrl-C).
-    """
-    lock = threading.Lock()
-
-    def run() -> None:
-        while not stop.is_set():
-            with lock:
-                part = next(parts, None)
-            if part is None:
-                return
-            try:
-                work(*part)
-            except BaseException:
-                stop.set()
-                raise
-
-    with concurrent.futures.ThreadPoolExecutor(jobs, thread_name_prefix="glustx-provision") as pool:
-        try:
-            running = [pool.submit(run) for _ in range(jobs)]
-            for future in concurrent.futures.as_completed(running):
-                future.result()
-        finally:
-            stop.set()

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glustx.fs.newfile import Exists
+from glustx.fs.parallel import Throttle, chunks, in_parallel
 from glustx.gfapi import Volume
+from glustx.progress import Moment, Progress
 from glustx.provision import images, zeroing
-from glustx.provision.images import CreateRequest, Exists, NoSpace
-from glustx.provision.progress import Moment, Progress
-from glustx.provision.zeroing import Limits, Throttle, chunks, in_parallel, zero_range
+from glustx.provision.images import CreateRequest, NoSpace
+from glustx.provision.zeroing import Limits, zero_range
 from glustx.units import human
 
 MIB = 1 << 20
