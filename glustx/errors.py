@@ -1,4 +1,5 @@
-"""The exceptions a translator may raise or meet: a fop that failed, a fop that was called off, a bad option."""
+"""The exceptions a translator may raise or meet: a fop that failed, a fop that was called off, a bad option; and what
+users see of a volume that cannot be mounted."""
 
 from __future__ import annotations
 
@@ -62,3 +63,11 @@ class OptionError(ValueError):
 
 class GraphError(ValueError):
     """A graph that cannot be built or brought up: unknown type, wrong number of subvolumes, a storage that refuses."""
+
+
+class MountError(OSError):
+    """A volume that could not be mounted: its servers or bricks cannot be reached, do not know it, or refuse.
+
+    `strerror` is one sentence with the volume, the servers or brick by host and port, and the reason. `errno` is
+    ENOTCONN where nobody could be reached, ENOENT for a volume that the servers do not know, else what they answered.
+    """

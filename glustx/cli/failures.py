@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import typer
 
+from glustx.errors import MountError
+
 OK, FAILED, USAGE, MISMATCH, NO_SPACE, NOT_CONNECTED = 0, 1, 2, 3, 4, 5
 INTERRUPTED, TERMINATED = 130, 143
 
@@ -23,12 +25,16 @@ class Failure(Exception):
 
 @contextlib.contextmanager
 def told(*kinds: type[Exception]) -> Iterator[None]:
-    """Turn a `Failure`, or one of `kinds` (exit code 1), into one line on stderr and the end of the command."""
+    """Turn a `Failure`, a volume that cannot be mounted (exit code 5), or one of `kinds` (exit code 1) into one line on
+    stderr and the end of the command."""
     try:
         yield
     except Failure as failure:
         print(f"glustx: {failure}", file=sys.stderr)
         raise typer.Exit(failure.code) from None
+    except MountError as error:
+        print(f"glustx: {error.strerror}", file=sys.stderr)
+        raise typer.Exit(NOT_CONNECTED) from None
     except BrokenPipeError:
         # Whoever read our output has gone; the flush at exit must not complain once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

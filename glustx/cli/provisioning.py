@@ -153,7 +153,7 @@ def open_volume(place: Place) -> Iterator[Volume]:
     try:
         volume = Volume(place.source)
     except OSError as error:
-        raise Failure(f"{place.name}: cannot connect: {error.strerror or error}", NOT_CONNECTED) from None
+        raise Failure(f"{place.name}: {error.strerror or error}", NOT_CONNECTED) from None
     except ValueError as error:  # also VolfileError, OptionError and GraphError
         raise Failure(f"{place.name}: {error}") from None
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from glustx.errors import MountError
 from glustx.gfapi.entries import AsyncDirEntry, DirEntry
 from glustx.gfapi.results import StatResult, StatvfsResult
 from glustx.gfapi.source import Source
@@ -27,6 +28,7 @@ __all__ = [
     "DirEntry",
     "File",
     "GlusterURL",
+    "MountError",
     "Source",
     "StatResult",
     "StatvfsResult",

@@ -1,4 +1,5 @@
-"""From a fop's errno, which is Linux's everywhere, to the OSError of the platform with the path that it concerns."""
+"""From a fop's errno, which is Linux's everywhere, to the OSError of the platform with the path that it concerns; and
+what a user sees of a volume that cannot be mounted."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import errno
 import os
 import sys
 
-from glustx.errors import FopError
+from glustx.errors import FopError, MountError
 
 # Linux numbers by name, for platforms that number otherwise.
 _LINUX = {
@@ -18,6 +19,10 @@ _LINUX = {
     115: "EINPROGRESS", 116: "ESTALE", 122: "EDQUOT", 125: "ECANCELED",
 }  # fmt: skip
 _LINUX_ONLY = {61: "ENOATTR", 77: "EBADF"}
+
+
+# However a server or brick cannot be reached, to a user the volume is not connected; the text tells the rest.
+_UNREACHED = frozenset({104, 110, 111, 112, 113, 100, 101, 103, 99})
 
 
 def native(number: int) -> int:
@@ -41,3 +46,10 @@ def os_error(error: FopError, where: str, path: object = None, other: object = N
     if other is not None:
         return OSError(number, text, path, None, other)
     return OSError(number, text, path) if path is not None else OSError(number, text)
+
+
+def mount_error(error: FopError, volume: str) -> MountError:
+    """Return what a user sees of `error`, which kept `volume` from being mounted."""
+    number = errno.ENOTCONN if error.errno in _UNREACHED else native(error.errno)
+    name = errno.errorcode.get(number, str(number))
+    return MountError(number, f"cannot mount volume {volume} ({name}): {error.text or os.strerror(number)}")

@@ -12,6 +12,7 @@ from typing import Any
 
 from glustx.errors import FopError
 from glustx.fops import Lookup
+from glustx.gfapi.errors import mount_error
 from glustx.gfapi.source import Source
 from glustx.graph import Graph, Surroundings
 from glustx.inode import Fd, Inode
@@ -26,6 +27,8 @@ log = logging.getLogger("glustx.gfapi")
 ENTRY_TIMEOUT = 1.0
 _DENTRIES_MAX = 16384
 _DRAIN_SECONDS = 10.0
+# What keeps a brick from being up and may be over in a moment: no answer yet, a storage or graph that is still coming.
+_PASSING = (errno.ETIMEDOUT, errno.EAGAIN, errno.ENOTCONN)
 
 
 class Dentries:
@@ -105,14 +108,29 @@ class Session:
         """Get the volfile, build the graph and bring it up until the root answers.
 
         Raises:
-            FopError: the servers cannot be reached, do not know the volume, or its bricks do not answer in time.
-            VolfileError, OptionError, GraphError: the volfile cannot be run.
+            MountError: the servers or bricks cannot be reached, do not know the volume, refuse, do not answer in time,
+                or hand out a volfile that cannot be run.
+            VolfileError, OptionError, GraphError: a volfile of the user's own that cannot be run.
         """
-        text = self.source.text
-        if not text:
-            from glustx.rpc.getspec import fetch_volfile
+        try:
+            text = self.source.text
+            if not text:
+                from glustx.rpc.getspec import fetch_volfile
 
-            text = await fetch_volfile(self.network, self.reactor, self.source.addresses, self.volume)
+                text = await fetch_volfile(self.network, self.reactor, self.source.addresses, self.volume)
+            graph = await self._bring_up(text)
+        except FopError as error:
+            raise mount_error(error, self.volume) from None
+        except ValueError as error:
+            if self.source.trusted:
+                raise
+            raise mount_error(FopError(errno.EOPNOTSUPP, str(error)), self.volume) from None
+        self.graph = graph
+        self.top = graph.top
+        self.mounted = True
+
+    async def _bring_up(self, text: str) -> Graph:
+        """Return the running graph of a volfile, once its root answers."""
         surroundings = Surroundings(self.reactor, self.network, self.workers, host=self.host, volume=self.volume)
         graph = Graph.load(text, surroundings, source=self.source.origin, strict=self.source.trusted)
         up: Waiter[None] = Waiter()
@@ -120,6 +138,8 @@ class Session:
         def listen(event: Event, data: Any) -> None:
             if event is Event.CHILD_UP:
                 up.set(None)
+            elif event is Event.CHILD_DOWN and isinstance(data, FopError) and data.errno not in _PASSING:
+                up.fail(data)
 
         graph.listeners.append(listen)
         await graph.start()
@@ -130,13 +150,14 @@ class Session:
             raise
         finally:
             graph.listeners.remove(listen)
-        self.graph = graph
-        self.top = graph.top
-        self.mounted = True
+        return graph
 
     async def _root_answers(self, graph: Graph, up: Waiter[None]) -> None:
+        """Return when the root has been looked up; at once with the reason when a brick has said no."""
         end = self.reactor.time() + self.timeout
         while True:
+            if up.done:
+                await up
             try:
                 await graph.top(Lookup(loc=ROOT_LOC))
                 return

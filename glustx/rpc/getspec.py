@@ -130,9 +130,9 @@ async def fetch_volfile(
         if reply.op_ret < 0:
             code = reply.op_errno or errno.ENOENT
             what = "no such volume, or it is not started" if code == errno.ENOENT else os.strerror(code)
-            raise FopError(code, f"volume server {address}, volume {volume}: {what}")
+            raise FopError(code, f"volume server {address}: {what}")
         return str(reply.spec)
-    raise FopError(errno.ENOTCONN, f"volume {volume}: no volume server answers ({'; '.join(failures)})")
+    raise FopError(errno.ENOTCONN, f"no volume server answers ({'; '.join(failures)})")
 
 
 async def brick_port(network: Network, reactor: Reactor, address: Address, brick: str, timeout: float) -> int:
@@ -153,5 +153,5 @@ async def brick_port(network: Network, reactor: Reactor, address: Address, brick
     finally:
         connection.hang_up()
     if reply.op_ret < 0 or not reply.port:
-        raise FopError(errno.ENOENT, f"portmap at {address} knows no brick {brick}: it is not running")
+        raise FopError(errno.ENOENT, f"volume server {address} knows no running brick {brick}; is the volume stopped?")
     return int(reply.port)

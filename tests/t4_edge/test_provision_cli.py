@@ -125,7 +125,7 @@ def test_progress_in_json(served: Served) -> None:
         (["{u}/", "--size", "1M"], 2, "names no file"),
         (["/x", "--size", "1M"], 2, "is not a URL such as gluster://host/volume/path"),
         (["{u}/x"], 2, "Missing option '--size'"),
-        (["gluster://127.0.0.1:1/v/x", "--size", "1M"], 5, "cannot connect: "),
+        (["gluster://127.0.0.1:1/v/x", "--size", "1M"], 5, "no volume server answers (127.0.0.1:1: "),
         (["{u}x/x", "--size", "1M"], 5, "no such volume"),
         (["/x", "--size", "1M", "--volfile", "nowhere.vol"], 2, "--volfile nowhere.vol does not exist"),
     ],

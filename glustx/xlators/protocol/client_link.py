@@ -55,8 +55,10 @@ def _text_of(error: BaseException) -> str:
 
 
 def _errno_of(error: BaseException) -> int:
+    if isinstance(error, socket.gaierror):
+        return errno.EHOSTUNREACH  # a resolver's numbers are its own
     if isinstance(error, (FopError, OSError)):
-        return error.errno if error.errno and error.errno > 0 else errno.ENOTCONN  # a resolver's numbers are its own
+        return error.errno or errno.ECONNRESET
     if isinstance(error, Refused):
         return error.code
     return errno.ETIMEDOUT if isinstance(error, TimedOut) else errno.EPROTO
@@ -191,11 +193,12 @@ class ClientLink:
         self._channel = connection.channel
         self._base = (0, 0, 0)
         cred = own_credential()
-        dumped = await wait_for(
-            self.reactor,
-            connection.ask(p.DUMP, p.DUMP_DUMP, p.DumpRequest().encode(), cred, p.DumpReply.decode),
-            limit,
-        )
+        asking = connection.ask(p.DUMP, p.DUMP_DUMP, p.DumpRequest().encode(), cred, p.DumpReply.decode)
+        try:
+            dumped = await wait_for(self.reactor, asking, limit)
+        except ConnectionResetError:
+            why = "it hangs up on the first call; it may want TLS, which is not offered"
+            raise ConnectionResetError(errno.ECONNRESET, why) from None
         if not dumped.offers(p.FOP_400):
             raise Refused(errno.EPROTONOSUPPORT, "the brick does not offer fop program 400")
         asked = connection.ask(
