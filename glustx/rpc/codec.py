@@ -1,26 +1,28 @@
-"""Codecs of the fop program 400, compiled from the declarations in `glustx.fops`.
+"""Codecs of the fop program, compiled from the declarations in `glustx.fops`.
 
 For each fop four functions are generated as straight-line Python: decode and encode of the call's body, encode and
 decode of the reply. Runs of fixed-size fields become one `struct` call; a reply without xdata is one `pack` of the
 whole record, record mark and RPC header included. What cannot be generated (payloads, directory lists) is written out
-in `codec_special.py`. Field layouts: the XDR types of stock's `glusterfs4-xdr.x`, as seen on the wire.
+in `codec_special.py`. A `Layout` says how one version of the program differs from the others; version 400's stands
+here, 330's in `program_330.py`. Field layouts: stock's XDR types, as seen on the wire.
 """
 
 from __future__ import annotations
 
+import operator
 import struct
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
 from glustx import fops
 from glustx.errors import FopError
-from glustx.fops import FOPS, Fop, Reply
+from glustx.fops import Fop, Reply
 from glustx.inode import ANONYMOUS_FD, Fd
 from glustx.rpc.xdr import XdrError
-from glustx.values import ActiveLock, Caller, Flock, Iatt, LeaseInfo, Loc, Statvfs
+from glustx.values import NULL_GFID, ActiveLock, Caller, Flock, Iatt, LeaseInfo, Loc, Statvfs
 from glustx.xdata import EMPTY, NULL_RAW, Xdata, XdataError, XdataMemo, decode_at
 
 IX = "16s8Q4q9I"
@@ -145,6 +147,51 @@ def last_xdata(memo: XdataMemo, buf: Any, pos: int, end: int) -> Xdata:
         raise XdrError(str(error)) from None
 
 
+class Layout:
+    """How one version of the program lays out what the declarations say.
+
+    Args:
+        version: of program 1298437.
+        iatt: struct format of an iatt and how many values it yields.
+        null: the bytes of a dictionary that is not there.
+        xdata_last: whether a reply's xdata ends it; otherwise it follows op_errno.
+        zeroes: whether GETXATTR's and XATTROP's replies carry attributes that nobody fills.
+        wire: bodies of calls that are not as declared, in the language of `Fop.wire`.
+        unsent: fields that replies lack, and what they are for who receives one.
+        names: what generated code calls: `iatt_values` and `make_iatt`, `read_xdata` and `last_xdata`.
+        put: encodes a dictionary; None takes the bytes that it keeps of itself.
+    """
+
+    __slots__ = ("fixed", "names", "null", "put", "unsent", "version", "wire", "xdata_last", "zeroes")
+
+    def __init__(
+        self,
+        version: int,
+        iatt: tuple[str, int],
+        null: bytes,
+        names: dict[str, Any],
+        *,
+        xdata_last: bool = False,
+        zeroes: bool = True,
+        wire: dict[type[Fop], tuple[str, ...]] | None = None,
+        unsent: dict[type[Reply], dict[str, str]] | None = None,
+        put: Callable[[Xdata], bytes] | None = None,
+    ) -> None:
+        self.version = version
+        self.fixed = {**_FIXED, "iatt": iatt}
+        self.null = null
+        self.names = {**_NAMES, **names, "NULL": null, "put_xdata": put}
+        self.put = put or operator.attrgetter("raw")
+        self.xdata_last = xdata_last
+        self.zeroes = zeroes
+        self.wire = wire or {}
+        self.unsent = unsent or {}
+
+    def put_expression(self, xdata: str) -> str:
+        """Return the expression that encodes the dictionary which `xdata` stands for."""
+        return f"put_xdata({xdata})" if self.names["put_xdata"] else f"{xdata}.raw"
+
+
 class FopCodec:
     """The four functions of one fop.
 
@@ -197,11 +244,11 @@ def _wire_type(hint: Any) -> str:
     raise _Irregular(f"no wire type for {hint!r}")
 
 
-def call_terms(cls: type[Fop]) -> list[Term]:
-    """Return the fields of a call's body in wire order, without the xdata behind them."""
+def call_terms(cls: type[Fop], layout: Layout | None = None) -> list[Term]:
+    """Return the fields of a call's body in wire order (version 400's by default), without the xdata behind them."""
     hints = typing.get_type_hints(cls, include_extras=True)
     terms: list[Term] = []
-    for word in cls.wire:
+    for word in layout.wire.get(cls, cls.wire) if layout else cls.wire:
         field, _, part = word.partition(".")
         if part in ("gfid", "pargfid"):
             terms.append(Term(word, "gfid"))
@@ -251,45 +298,44 @@ class _Source:
 _NAMES: dict[str, Any] = {
     "Caller": Caller,
     "EMPTY": EMPTY,
-    "NULL_RAW": NULL_RAW,
     "Fd": Fd,
     "Flock": Flock,
     "FopError": FopError,
-    "Iatt": Iatt,
     "LeaseInfo": LeaseInfo,
     "Loc": Loc,
+    "NULL_GFID": NULL_GFID,
     "Statvfs": Statvfs,
     "XdrError": XdrError,
     "astuple": msgspec.structs.astuple,
-    "last_xdata": last_xdata,
     "opaque": opaque,
     "put_flock": put_flock,
     "put_locks": put_locks,
     "read_flock": read_flock,
     "read_locks": read_locks,
     "read_opaque": read_opaque,
-    "read_xdata": read_xdata,
 }
-_BUILD = {"iatt": "Iatt", "statfs": "Statvfs", "lease": "LeaseInfo"}
+_BUILD = {"iatt": "make_iatt", "statfs": "Statvfs", "lease": "LeaseInfo"}
+_VALUES = {"iatt": "iatt_values", "statfs": "astuple", "lease": "astuple"}
 
 
-def _decode_fields(src: _Source, terms: list[Term]) -> None:
+def _decode_fields(src: _Source, terms: list[Term], layout: Layout) -> None:
     """Emit code that reads `terms` from buf at pos into v_* variables."""
+    fixed = layout.fixed
     i = 0
     while i < len(terms):
         run: list[Term] = []
-        while i < len(terms) and terms[i].wire in _FIXED:
+        while i < len(terms) and terms[i].wire in fixed:
             run.append(terms[i])
             i += 1
         if run:
-            fmt = "".join(_FIXED[t.wire][0] for t in run)
+            fmt = "".join(fixed[t.wire][0] for t in run)
             packed = src.struct(fmt)
             size = src.names[packed].size
             targets: list[str] = []
             after: list[str] = []
             for t in run:
                 var = _var(t.path)
-                count = _FIXED[t.wire][1]
+                count = fixed[t.wire][1]
                 if t.wire == "fd":
                     targets += [f"{var}_gfid", f"{var}_no"]
                 elif count > 1:
@@ -337,7 +383,8 @@ def _call_arguments(cls: type[Fop], terms: list[Term]) -> list[str]:
             if field in paths:
                 arguments.append(f"{field}=find_fd({_var(field)}_gfid, {_var(field)}_no)")
             elif f"{field}.remote" in paths:
-                arguments.append(f"{field}=find_fd({_var(field + '.gfid')}, {_var(field + '.remote')})")
+                gfid = _var(f"{field}.gfid") if f"{field}.gfid" in paths else "NULL_GFID"
+                arguments.append(f"{field}=find_fd({gfid}, {_var(field + '.remote')})")
             else:
                 gfid = "v_loc_gfid" if "loc.gfid" in paths else "b''"
                 flags = "v_flags" if "flags" in paths else "0"
@@ -348,27 +395,28 @@ def _call_arguments(cls: type[Fop], terms: list[Term]) -> list[str]:
     return arguments
 
 
-def _make_decode_call(cls: type[Fop]) -> Callable[..., Fop]:
-    terms = call_terms(cls)
-    src = _Source("def f(buf, pos, end, find_fd, memo, caller, ctime, stamp):", {**_NAMES, "cls": cls})
-    _decode_fields(src, terms)
+def _make_decode_call(cls: type[Fop], layout: Layout) -> Callable[..., Fop]:
+    terms = call_terms(cls, layout)
+    src = _Source("def f(buf, pos, end, find_fd, memo, caller, ctime, stamp):", {**layout.names, "cls": cls})
+    _decode_fields(src, terms, layout)
     src.add("xdata = last_xdata(memo, buf, pos, end)")
     arguments = _call_arguments(cls, terms)
     src.add(f"return cls({', '.join([*arguments, 'xdata=xdata, caller=caller, ctime=ctime, stamp=stamp'])})")
     return src.make(f"{cls.name} call")
 
 
-def _encode_fields(src: _Source, terms: list[Term], owner: str) -> list[str]:
+def _encode_fields(src: _Source, terms: list[Term], owner: str, layout: Layout) -> list[str]:
     """Return expressions whose concatenation is the body of `terms`."""
+    fixed = layout.fixed
     pieces: list[str] = []
     i = 0
     while i < len(terms):
         run: list[Term] = []
-        while i < len(terms) and terms[i].wire in _FIXED:
+        while i < len(terms) and terms[i].wire in fixed:
             run.append(terms[i])
             i += 1
         if run:
-            packed = src.struct("".join(_FIXED[t.wire][0] for t in run))
+            packed = src.struct("".join(fixed[t.wire][0] for t in run))
             values: list[str] = []
             for t in run:
                 expr = f"{owner}.{t.path}"
@@ -376,8 +424,8 @@ def _encode_fields(src: _Source, terms: list[Term], owner: str) -> list[str]:
                     values += [f"{expr}.gfid", f"number({expr})"]
                 elif t.wire == "remote":
                     values.append(f"number({owner}.{t.path.split('.')[0]})")
-                elif _FIXED[t.wire][1] > 1:
-                    values.append(f"*astuple({expr})")
+                elif fixed[t.wire][1] > 1:
+                    values.append(f"*{_VALUES[t.wire]}({expr})")
                 else:
                     values.append(expr)
             pieces.append(f"{packed}.pack({', '.join(values)})")
@@ -396,37 +444,40 @@ def _encode_fields(src: _Source, terms: list[Term], owner: str) -> list[str]:
         elif t.wire == "locks":
             pieces.append(f"put_locks({expr})")
         elif t.wire == "xdata":
-            pieces.append(f"{expr}.raw")
+            pieces.append(layout.put_expression(expr))
         else:
             raise _Irregular(f"cannot encode wire type {t.wire}")
     return pieces
 
 
-def _make_encode_call(cls: type[Fop]) -> Callable[..., tuple[bytes, Any]]:
-    src = _Source("def f(req, number):", _NAMES)
-    pieces = _encode_fields(src, call_terms(cls), "req")
-    src.add(f"return b''.join(({', '.join([*pieces, 'req.xdata.raw'])},)), None")
+def _make_encode_call(cls: type[Fop], layout: Layout) -> Callable[..., tuple[bytes, Any]]:
+    src = _Source("def f(req, number):", layout.names)
+    pieces = _encode_fields(src, call_terms(cls, layout), "req", layout)
+    pieces.append(layout.put_expression("req.xdata"))
+    src.add(f"return b''.join(({', '.join(pieces)},)), None")
     return src.make(f"{cls.name} call")
 
 
-def reply_terms(cls: type[Fop]) -> tuple[str, list[Term]]:
-    """Return the expression of op_ret and the terms behind `op_ret, op_errno, xdata`: fields, ZEROES, FD_NUMBER."""
+def reply_terms(cls: type[Fop], layout: Layout | None = None) -> tuple[str, list[Term]]:
+    """Return the expression of op_ret and the terms besides `op_ret, op_errno, xdata`: fields, ZEROES, FD_NUMBER."""
     hints = typing.get_type_hints(cls.reply, include_extras=True)
+    unsent = layout.unsent.get(cls.reply, {}) if layout else {}
     ret = "0"
     terms: list[Term] = []
     for field in cls.reply.__struct_fields__:
-        if field == "xdata":
+        if field == "xdata" or field in unsent:
             continue
         wire = _wire_type(hints[field])
         if wire == "op_ret":
             ret = f"reply.{field}"
         else:
             terms.append(Term(field, wire))
-    if cls is fops.Getxattr or cls is fops.Fgetxattr or cls.reply is fops.XattropReply:
+    if (layout is None or layout.zeroes) and cls.reply in (fops.XattrReply, fops.XattropReply):
         terms += [Term(ZEROES, "iatt"), Term(ZEROES, "iatt")]
-    if cls is fops.Readlink:
+    if cls.reply is fops.ReadlinkReply:
         ret = "len(reply.path)"
-        terms = [Term("stat", "iatt"), Term("path", "str")]
+    if cls.reply is fops.ActiveLksReply:
+        ret = "len(reply.locks)"  # a stock client looks at the list only when this is not 0
     if cls is fops.Open or cls is fops.Opendir:
         terms = [Term(FD_NUMBER, "i64")]
     if cls is fops.Create:
@@ -434,84 +485,98 @@ def reply_terms(cls: type[Fop]) -> tuple[str, list[Term]]:
     return ret, terms
 
 
-_ZERO_IX = bytes(148)
-
-
-def _make_encode_reply(cls: type[Fop]) -> Callable[..., list[Any]]:
-    ret, terms = reply_terms(cls)
-    src = _Source("def f(xid, reply, fd_number):", {**_NAMES, "head": _REPLY_HEAD.pack, "ZERO_IX": _ZERO_IX})
-    if all(t.wire in _FIXED for t in terms) and not any(t.path == ZEROES for t in terms):
-        packed = src.struct("IIIIIIIii12s" + "".join(_FIXED[t.wire][0] for t in terms))
+def _make_encode_reply(cls: type[Fop], layout: Layout) -> Callable[..., list[Any]]:
+    ret, terms = reply_terms(cls, layout)
+    fixed = layout.fixed
+    src = _Source(
+        "def f(xid, reply, fd_number):",
+        {**layout.names, "head": _REPLY_HEAD.pack, "ZERO_IATT": bytes(struct.calcsize(">" + fixed["iatt"][0]))},
+    )
+    if all(t.wire in fixed for t in terms) and not any(t.path == ZEROES for t in terms):
+        null = f"{len(layout.null)}s"
+        fmt = "".join(fixed[t.wire][0] for t in terms)
+        packed = src.struct("IIIIIIIii" + (fmt + null if layout.xdata_last else null + fmt))
         mark = (src.names[packed].size - 4) | 0x80000000
         values = []
         for t in terms:
             if t.path == FD_NUMBER:
                 values.append("fd_number")
-            elif _FIXED[t.wire][1] > 1:
-                values.append(f"*astuple(reply.{t.path})")
+            elif fixed[t.wire][1] > 1:
+                values.append(f"*{_VALUES[t.wire]}(reply.{t.path})")
             else:
                 values.append(f"reply.{t.path}")
         src.add("if reply.xdata is EMPTY:")
-        fields = ", ".join([f"{mark}, xid, 1, 0, 0, 0, 0, {ret}, 0, NULL_RAW", *values])
+        values.insert(len(values) if layout.xdata_last else 0, "NULL")
+        fields = ", ".join([f"{mark}, xid, 1, 0, 0, 0, 0, {ret}, 0", *values])
         src.add(f"    return [{packed}.pack({fields})]")
     pieces: list[str] = []
     for t in terms:
         if t.path == ZEROES:
-            pieces.append("ZERO_IX")
+            pieces.append("ZERO_IATT")
         elif t.path == FD_NUMBER:
-            packed = src.struct(_FIXED[t.wire][0])
+            packed = src.struct(fixed[t.wire][0])
             pieces.append(f"{packed}.pack(fd_number)")
         else:
-            pieces += _encode_fields(src, [t], "reply")
-    src.add(f"body = b''.join(({', '.join(['reply.xdata.raw', *pieces])},))")
+            pieces += _encode_fields(src, [t], "reply", layout)
+    pieces.insert(len(pieces) if layout.xdata_last else 0, layout.put_expression("reply.xdata"))
+    src.add(f"body = b''.join(({', '.join(pieces)},))")
     src.add(f"return [head((32 + len(body)) | 0x80000000, xid, 1, 0, 0, 0, 0, {ret}, 0) + body]")
     return src.make(f"{cls.name} reply")
 
 
-def _make_decode_reply(cls: type[Fop]) -> Callable[..., tuple[Reply, int | None]]:
-    ret, terms = reply_terms(cls)
-    src = _Source("def f(buf, pos, end, memo):", {**_NAMES, "cls": cls.reply, "name": cls.name})
+def _make_decode_reply(cls: type[Fop], layout: Layout) -> Callable[..., tuple[Reply, int | None]]:
+    ret, terms = reply_terms(cls, layout)
+    src = _Source("def f(buf, pos, end, memo):", {**layout.names, "cls": cls.reply, "name": cls.name})
     head = src.struct("ii")
     src.add("if pos + 8 > end: raise XdrError('record cut short')")
     src.add(f"op_ret, op_errno = {head}.unpack_from(buf, pos)")
-    src.add("xdata, pos = read_xdata(buf, pos + 8, end)")
-    src.add("if op_ret < 0: raise FopError(op_errno, name, xdata or None)")
+    src.add("pos += 8")
+    failed = "if op_ret < 0: raise FopError(op_errno, name, xdata or None)"
+    if not layout.xdata_last:
+        src.add("xdata, pos = read_xdata(buf, pos, end)")
+        src.add(failed)
     shown = [t for t in terms if t.path != ZEROES]
-    _decode_fields(src, shown)
-    unseen = len(zero_body([t for t in terms if t.path == ZEROES]))
+    _decode_fields(src, shown, layout)
+    unseen = len(zero_body([t for t in terms if t.path == ZEROES], layout))
     if unseen:
         src.add(f"if pos + {unseen} > end: raise XdrError('record cut short')")
+    if layout.xdata_last:
+        src.add("xdata, pos = read_xdata(buf, pos, end)")
+        src.add(failed)
     arguments = [f"{t.path}={_var(t.path)}" for t in shown if t.path != FD_NUMBER]
     if ret.startswith("reply."):
         arguments.append(f"{ret.split('.')[1]}=op_ret")
+    arguments += [f"{field}={value}" for field, value in layout.unsent.get(cls.reply, {}).items()]
     fd = "fd_number" if any(t.path == FD_NUMBER for t in terms) else "None"
     src.add(f"return cls({', '.join([*arguments, 'xdata=xdata'])}), {fd}")
     return src.make(f"{cls.name} reply")
 
 
-def zero_body(terms: list[Term]) -> bytes:
+def zero_body(terms: list[Term], layout: Layout) -> bytes:
     """Return the fields of a reply, all zero, as an error reply carries them."""
     out = b""
     for t in terms:
-        if t.wire in _FIXED:
-            out += bytes(struct.calcsize(">" + _FIXED[t.wire][0]))
+        if t.wire in layout.fixed:
+            out += bytes(struct.calcsize(">" + layout.fixed[t.wire][0]))
         elif t.wire == "flock":
             out += bytes(32)
         elif t.wire == "xdata":
-            out += NULL_RAW
+            out += layout.null
         else:
             out += bytes(4)
     return out
 
 
-def make_encode_error(tail: bytes) -> Callable[[int, FopError], bytes]:
-    """Return encode_error for a fop whose reply ends, after op_ret, op_errno and xdata, in `tail`."""
-    size = len(tail)
+def make_encode_error(fields: bytes, layout: Layout) -> Callable[[int, FopError], bytes]:
+    """Return encode_error for a fop whose reply has `fields` besides op_ret, op_errno and xdata."""
+    size = len(fields)
+    put, last = layout.put, layout.xdata_last
 
     def encode_error(xid: int, error: FopError) -> bytes:
-        raw = error.xdata.raw if error.xdata is not None else NULL_RAW
+        raw = put(error.xdata) if error.xdata is not None else layout.null
         mark = (32 + len(raw) + size) | 0x80000000
-        return _REPLY_HEAD.pack(mark, xid, 1, 0, 0, 0, 0, -1, error.errno) + raw + tail
+        head = _REPLY_HEAD.pack(mark, xid, 1, 0, 0, 0, 0, -1, error.errno)
+        return b"".join((head, fields, raw) if last else (head, raw, fields))
 
     return encode_error
 
@@ -520,32 +585,45 @@ def _irregular(*_: Any) -> Any:
     raise TypeError("this layout is written by hand in codec_special.py")
 
 
-def _regular(make: Callable[[type[Fop]], Callable[..., Any]], cls: type[Fop]) -> Callable[..., Any]:
+def _regular(
+    make: Callable[[type[Fop], Layout], Callable[..., Any]], cls: type[Fop], layout: Layout
+) -> Callable[..., Any]:
     try:
-        return make(cls)
+        return make(cls, layout)
     except _Irregular:
         return _irregular
 
 
-def compile_codec(cls: type[Fop]) -> FopCodec:
-    """Compile the codec of a fop; a part whose layout is irregular raises TypeError when it is used."""
+def compile_codec(cls: type[Fop], layout: Layout | None = None) -> FopCodec:
+    """Compile the codec of a fop, for version 400 by default; a part whose layout is irregular raises TypeError when it
+    is used."""
+    layout = layout or LAYOUT_400
     return FopCodec(
         cls,
-        _regular(_make_decode_call, cls),
-        _regular(_make_encode_call, cls),
-        _regular(_make_encode_reply, cls),
-        _regular(_make_decode_reply, cls),
-        _regular(lambda cls: make_encode_error(zero_body(reply_terms(cls)[1])), cls),
+        _regular(_make_decode_call, cls, layout),
+        _regular(_make_encode_call, cls, layout),
+        _regular(_make_encode_reply, cls, layout),
+        _regular(_make_decode_reply, cls, layout),
+        _regular(lambda cls, lay: make_encode_error(zero_body(reply_terms(cls, lay)[1], lay), lay), cls, layout),
     )
 
 
-def compile_all(special: dict[type[Fop], FopCodec]) -> dict[int, FopCodec]:
-    """Return the codecs of every fop on the wire by procedure number; `special` ones win."""
-    codecs: dict[int, FopCodec] = {}
-    for cls in FOPS.values():
-        if cls.procnum >= 0:
-            codecs[cls.procnum] = special.get(cls) or compile_codec(cls)
-    return codecs
+def compile_all(fops: Iterable[type[Fop]], special: dict[type[Fop], FopCodec], layout: Layout) -> dict[int, FopCodec]:
+    """Return the codecs of `fops` by procedure number; `special` ones win."""
+    return {cls.procnum: special.get(cls) or compile_codec(cls, layout) for cls in fops}
+
+
+LAYOUT_400 = Layout(
+    400,
+    (IX, IX_FIELDS),
+    NULL_RAW,
+    {
+        "iatt_values": msgspec.structs.astuple,
+        "last_xdata": last_xdata,
+        "make_iatt": Iatt,
+        "read_xdata": read_xdata,
+    },
+)
 
 
 def anonymous(gfid: bytes, number: int, client: str = "") -> Fd | None:

@@ -15,9 +15,10 @@ import msgspec
 
 from glustx import fops
 from glustx.errors import FopError
-from glustx.fops import DirEntry, Fop, ReaddirReply, ReadReply, Reply
+from glustx.fops import FOPS, DirEntry, Fop, ReaddirReply, ReadReply, Reply
 from glustx.rpc.codec import (
     _REPLY_HEAD,
+    LAYOUT_400,
     FdLookup,
     FdNumber,
     FopCodec,
@@ -226,10 +227,10 @@ def _special() -> dict[type[Fop], FopCodec]:
         codec.decode_reply = lambda buf, pos, end, memo, plus=plus, name=cls.name: _decode_list(
             buf, pos, end, plus, name
         )
-        codec.encode_error = make_encode_error(bytes(4))
+        codec.encode_error = make_encode_error(bytes(4), LAYOUT_400)
         found[cls] = codec
     return found
 
 
-FOP400: dict[int, FopCodec] = compile_all(_special())
+FOP400: dict[int, FopCodec] = compile_all((cls for cls in FOPS.values() if cls.procnum >= 0), _special(), LAYOUT_400)
 FOP400_BY_CLASS: dict[type[Fop], FopCodec] = {codec.cls: codec for codec in FOP400.values()}
