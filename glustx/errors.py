@@ -34,8 +34,11 @@ class FopError(Exception):
 class FopCancelled(BaseException):
     """Thrown into a suspended fop when its caller is gone or its deadline has passed.
 
-    A BaseException, so that no `except Exception` in a translator takes it for a failure it may handle.
+    A BaseException, so that no `except Exception` in a translator takes it for a failure it may handle. `at` tells
+    what was waited for, where a translator knows it.
     """
+
+    at: str = ""
 
 
 class FopAbandoned(BaseException):

@@ -1,4 +1,4 @@
-"""What a brick tells a client unasked: the messages that travel with Event.UPCALL.
+"""What a brick, or the link to it, tells a client unasked: the messages that travel with Event.UPCALL.
 
 `client` names the session that the message is for (as `Caller.client` does); protocol/server sends it there and nobody
 else hears of it. Source: stock's callback program 52743234, procedures 10 and 11.
@@ -30,3 +30,18 @@ class EntrylkContention(msgspec.Struct, frozen=True, gc=False):
     pid: int
     name: bytes
     domain: bytes
+
+
+class LocksLost(msgspec.Struct, frozen=True, gc=False):
+    """Locks that this client held on a brick went with the connection and could not be had again.
+
+    Attributes:
+        brick: where.
+        posix: gfid and range of each posix lock; its fds answer EBADFD from now on.
+        inodelks, entrylks: how many of these; giving one of them back answers ENOLCK.
+    """
+
+    brick: str
+    posix: tuple[tuple[bytes, Flock], ...] = ()
+    inodelks: int = 0
+    entrylks: int = 0

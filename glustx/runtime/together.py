@@ -105,6 +105,7 @@ async def fan_out(
             for run in list(fan.runs.values()):
                 run.cancel()
     if stop is not None:
+        stop.at = stop.at or next((e.at for o in into if isinstance(e := o.error, FopCancelled)), "")
         raise stop
     return into
 

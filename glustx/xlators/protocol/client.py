@@ -1,8 +1,11 @@
 """protocol/client: the graph's end of the wire to one brick, stock's or ours.
 
 Each fop becomes a call of program 1298437 version 400; its reply is matched by xid. The connection (portmap, DUMP,
-SETVOLUME, pings, reconnection with back-off) is `client_link.py`'s work. A fop that was sent and not answered when the
-connection breaks fails with ENOTCONN: it is never sent twice.
+SETVOLUME, pings, reconnection with back-off) is `client_link.py`'s work.
+
+No fop is ever sent twice, idempotent or not: stock's client fails what was not answered when its connection broke, and
+all that comes until there is another one, with ENOTCONN at once, and its users build on that (replicate goes on with
+the other bricks, an application decides by itself whether to try again). What was not answered may have been done.
 """
 
 from __future__ import annotations
@@ -16,16 +19,18 @@ from typing import Any, ClassVar
 import msgspec
 
 from glustx import fops
-from glustx.errors import FopError, OptionError
-from glustx.fops import Fop, Reply
+from glustx.errors import FopCancelled, FopError, OptionError
+from glustx.fops import LOCKS, Fop, Reply
 from glustx.inode import ANONYMOUS_FD, Fd, PerFd
 from glustx.options import OptionSet, Seconds, option
 from glustx.rpc.codec_special import FOP400_BY_CLASS
+from glustx.rpc.connection import RpcError
 from glustx.runtime import Waiter, spawn
 from glustx.values import ENTRYLK_UNLOCK, F_GETLK, F_SETLK, F_UNLCK, Loc
 from glustx.xdata import XdataMemo
 from glustx.xlator import ALL, Event, Xlator, handles
-from glustx.xlators.protocol.client_link import ClientLink
+from glustx.xlators.protocol.client_link import ClientLink, Unanswered
+from glustx.xlators.protocol.client_locks import LockBook
 
 log = logging.getLogger("glustx.protocol.client")
 
@@ -33,13 +38,14 @@ log = logging.getLogger("glustx.protocol.client")
 class RemoteFd:
     """What the brick knows an fd by: its number, valid for one `session` of the link."""
 
-    __slots__ = ("flags", "loc", "number", "session")
+    __slots__ = ("flags", "loc", "number", "session", "why")
 
     def __init__(self, number: int, session: int, loc: Loc, flags: int) -> None:
         self.number = number
         self.session = session
         self.loc = loc
         self.flags = flags
+        self.why = ""  # what made it void
 
 
 class _Taking:
@@ -70,10 +76,18 @@ class Client(Xlator):
         username: str = option("", "User for auth.login.")
         password: str = option("", "Password for auth.login; never shown.")
         ping_timeout: Seconds = option(
-            42, "Seconds without an answer after which the brick is taken for gone.", low=1, live=True
+            42, "Seconds without an answer after which the brick is taken for gone; 0 for never.", low=0, live=True
         )
         connect_timeout: Seconds = option(10, "Seconds for each step of connecting.", low=0.1, live=True)
-        frame_timeout: Seconds = option(1800, "Seconds after which a fop that is not answered fails.", low=1, live=True)
+        frame_timeout: Seconds = option(
+            1800, "Seconds after which a fop that is not answered fails; 0 for never. Locks may wait.", low=0, live=True
+        )
+        strict_locks: bool = option(
+            False,
+            "After a reconnection fds that held posix locks are void; off takes the locks again, which another client "
+            "may have had meanwhile.",
+            live=True,
+        )
         transport_type: str = option("tcp", "Transport: tcp, socket or unix.", choices=("tcp", "socket", "unix"))
         ssl: bool = option(False, "TLS; not offered, so that on is refused.", key="transport.socket.ssl-enabled")
         volume_id: str = option("", "Volume id that the brick must have, when known.")
@@ -81,7 +95,6 @@ class Client(Xlator):
         accepted = (
             "transport.*",
             "transport-*",
-            "strict-locks",
             "send-gids",
             "filter-O_DIRECT",
             "event-threads",
@@ -97,6 +110,7 @@ class Client(Xlator):
         super().__init__(name, options, subvolumes)
         self.remote_fd = PerFd()
         self.memo = XdataMemo()
+        self.book = LockBook()
         self.link: ClientLink
         self.sent_fops = 0
 
@@ -143,7 +157,8 @@ class Client(Xlator):
             return ANONYMOUS_FD
         remote = self.remote_fd.get(fd)
         if remote is None or remote.session != self.link.session:
-            raise FopError(errno.EBADFD, f"{self.name}: the fd is not open on {self.link.where}")
+            why = f": {remote.why}" if remote is not None and remote.why else ""
+            raise FopError(errno.EBADFD, f"{self.name}: the fd is not open on {self.link.where}{why}")
         return remote.number
 
     def send(self, req: Fop) -> Waiter[tuple[Reply, int | None]]:
@@ -153,7 +168,7 @@ class Client(Xlator):
             raise FopError(errno.EOPNOTSUPP, f"{req.name} does not exist on the wire")
         link = self.link
         if not link.up:
-            raise FopError(errno.ENOTCONN, f"{req.name} on {link.where}: {link.why}")
+            raise Unanswered(errno.ENOTCONN, f"{req.name} on {link.where}: {link.why}")
         try:
             body, payload = codec.encode_call(req, self.number)
         except struct.error as error:
@@ -164,7 +179,10 @@ class Client(Xlator):
 
         def reply_to(view: memoryview | None, pos: int, end: int, error: Exception | None) -> None:
             if view is None:
-                waiter.fail(FopError(errno.ENOTCONN, f"{req.name} on {link.where} was not answered: {error}"))
+                if isinstance(error, RpcError) and error.errno:
+                    waiter.fail(FopError(error.errno, f"{req.name} on {link.where}: {error.strerror}"))
+                    return
+                waiter.fail(Unanswered(errno.ENOTCONN, f"{req.name} on {link.where} was not answered: {error}"))
                 return
             try:
                 waiter.set(decode(view, pos, end, memo))
@@ -175,6 +193,8 @@ class Client(Xlator):
                 link.connection.broken(f"unreadable reply to {req.name}: {fault}")
 
         self.sent_fops += 1
+        if req.effects & LOCKS:
+            link.patient.add(reply_to)
         link.call_fop(codec.cls.procnum, req, body, payload, reply_to)
         return waiter
 
@@ -182,9 +202,13 @@ class Client(Xlator):
     async def remote(self, req: Fop) -> Reply:
         """Carry out any fop on the brick."""
         waiter = self.send(req)
-        if req.deadline is None:
-            return (await waiter)[0]
-        return (await self.link.bounded(waiter, req))[0]
+        try:
+            if req.deadline is None:
+                return (await waiter)[0]
+            return (await self.link.bounded(waiter, req))[0]
+        except FopCancelled as stop:
+            stop.at = f"{req.name} on {self.link.where}"
+            raise
 
     async def _take(self, req: Any, taken: Callable[[Any, int], None], undo: Callable[[], Fop]) -> Reply:
         """Carry out a fop that takes something on the brick; when its caller has gone before it can have it, undo it.
@@ -197,7 +221,9 @@ class Client(Xlator):
         inner = spawn(self._taken(req, taken, undo, state))
         try:
             return await (inner if req.deadline is None else self.link.bounded(inner, req))
-        except BaseException:
+        except BaseException as stop:
+            if isinstance(stop, FopCancelled):
+                stop.at = f"{req.name} on {self.link.where}"
             state.abandoned = True
             if state.taken:  # the reply came in the very moment
                 gone = undo()
@@ -248,6 +274,7 @@ class Client(Xlator):
         if remote is None:
             return fops.Done()
         self.link.fds.discard(req.fd)
+        self.book.drop(req.fd.gfid, self.book.through(req.fd))
         try:
             if not self.link.up or remote.session != self.link.session:
                 return fops.Done()  # the brick has given it back by itself
@@ -263,32 +290,70 @@ class Client(Xlator):
         """Give a directory fd back."""
         return await self._release(req)
 
-    # A lock that is granted to a caller who has gone would be held until this client goes.
+    async def flush(self, req: fops.Flush) -> Reply:
+        """Flush a file on the brick, which drops the posix locks of the lk_owner."""
+        self.book.drop(req.fd.gfid, self.book.of_owner(req.fd.gfid, req.caller.lk_owner))
+        return await self.remote(req)
 
-    async def _lock(self, req: Any, takes: bool, **unlock: int) -> Reply:
-        if not takes:
-            return await self.remote(req)
-        return await self._take(req, lambda *_: None, lambda: msgspec.structs.replace(req, deadline=None, **unlock))
+    # A lock that is granted to a caller who has gone would be held until this client goes.
 
     async def lk(self, req: fops.Lk) -> Reply:
         """Take, test or give back a posix lock on the brick."""
-        return await self._lock(req, req.cmd != F_GETLK and req.type != F_UNLCK, cmd=F_SETLK, type=F_UNLCK)
+        if req.cmd == F_GETLK:
+            return await self.remote(req)
+        if req.type == F_UNLCK:
+            return await self._give_back(req, self.book.set)
+
+        def undo() -> Fop:
+            return msgspec.structs.replace(req, deadline=None, cmd=F_SETLK, type=F_UNLCK)
+
+        return await self._take(req, lambda *_: self.book.set(req), undo)
+
+    async def _give_back(self, req: Any, gave: Callable[[Any], None]) -> Reply:
+        """Give a lock back. Only where the brick refuses to is it still held: it goes with a connection that breaks."""
+        try:
+            reply = await self.remote(req)
+        except FopError as error:
+            if isinstance(error, Unanswered):
+                gave(req)
+            raise
+        except BaseException:
+            gave(req)
+            raise
+        gave(req)
+        return reply
+
+    async def _internal(self, req: Any, gives_back: bool, **unlock: int) -> Reply:
+        if gives_back:
+            if self.book.was_lost(req):
+                raise FopError(errno.ENOLCK, f"{req.name}: the lock was lost with the connection to {self.link.where}")
+            return await self._give_back(req, self.book.gave)
+        session = self.link.session
+
+        def taken(*_: object) -> None:
+            self.book.took(req, lost=not self.link.up or self.link.session != session)
+
+        return await self._take(req, taken, lambda: msgspec.structs.replace(req, deadline=None, **unlock))
 
     async def inodelk(self, req: fops.Inodelk) -> Reply:
         """Take or give back an inodelk on the brick."""
-        return await self._lock(req, req.type != F_UNLCK, cmd=F_SETLK, type=F_UNLCK)
+        return await self._internal(req, req.type == F_UNLCK, cmd=F_SETLK, type=F_UNLCK)
 
     async def finodelk(self, req: fops.Finodelk) -> Reply:
         """Take or give back an inodelk of an open file on the brick."""
-        return await self._lock(req, req.type != F_UNLCK, cmd=F_SETLK, type=F_UNLCK)
+        return await self._internal(req, req.type == F_UNLCK, cmd=F_SETLK, type=F_UNLCK)
 
     async def entrylk(self, req: fops.Entrylk) -> Reply:
         """Take or give back an entrylk on the brick."""
-        return await self._lock(req, req.cmd != ENTRYLK_UNLOCK, cmd=ENTRYLK_UNLOCK)
+        return await self._internal(req, req.cmd == ENTRYLK_UNLOCK, cmd=ENTRYLK_UNLOCK)
 
     async def fentrylk(self, req: fops.Fentrylk) -> Reply:
         """Take or give back an entrylk of an open directory on the brick."""
-        return await self._lock(req, req.cmd != ENTRYLK_UNLOCK, cmd=ENTRYLK_UNLOCK)
+        return await self._internal(req, req.cmd == ENTRYLK_UNLOCK, cmd=ENTRYLK_UNLOCK)
+
+    async def setactivelk(self, req: fops.Setactivelk) -> Reply:
+        """Refuse: a stock brick dies of it."""
+        raise FopError(errno.EOPNOTSUPP, "SETACTIVELK is not sent over the wire")
 
     async def icreate(self, req: fops.Icreate) -> Reply:
         """Refuse: a stock brick dies of what belongs to it."""

@@ -1,10 +1,11 @@
 """The connection of protocol/client to its brick: coming up, staying up, coming back.
 
-    portmap (when the port is not pinned) -> DUMP -> SETVOLUME -> reopen fds -> up
-                     ^                                                      |
-                     +----------------- wait, then again ------------------+
+    portmap (when the port is not pinned) -> DUMP -> SETVOLUME -> fds and locks (client_restore.py) -> up
+                     ^                                                                               |
+                     +------------------------------ wait, then again -------------------------------+
 
-A `session` number counts the times the link has come up; what a brick gave out in an earlier session is void.
+A `session` number counts the times the link has come up; what a brick gave out in an earlier session is void. While the
+link is down fops fail at once with ENOTCONN, as stock's do: nothing is queued for a brick that may never come back.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from glustx import fops
 from glustx.errors import FopCancelled, FopError
 from glustx.fops import Fop
 from glustx.inode import Fd
 from glustx.rpc import callbacks, dict_v1, message
 from glustx.rpc import programs as p
 from glustx.rpc.channel import Address, Channel
-from glustx.rpc.codec_special import FOP400
 from glustx.rpc.connection import ReplyTo, RpcConnection
 from glustx.rpc.getspec import OP_VERSIONS, Dialled, brick_port, connect, own_credential
 from glustx.rpc.xdr import XdrError
 from glustx.runtime import Run, TimedOut, TimerHandle, Waiter, drive, wait_for
+from glustx.upcall import LocksLost
 from glustx.values import Caller
 from glustx.xlator import Event
+from glustx.xlators.protocol.client_restore import Restore
 
 if TYPE_CHECKING:
     from glustx.xlators.protocol.client import Client
@@ -72,6 +73,10 @@ class Refused(Exception):
         self.code = code
 
 
+class Unanswered(FopError):
+    """A fop of which the brick said nothing: it was not sent, or its answer did not come. Never sent a second time."""
+
+
 class ClientLink:
     """The link of one protocol/client.
 
@@ -85,7 +90,6 @@ class ClientLink:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.options = client.options
         self.reactor = client.graph.reactor
         self.network = client.graph.surroundings.network
         self.up = False
@@ -99,8 +103,10 @@ class ClientLink:
         self._pause = FIRST_PAUSE
         self._timer: TimerHandle | None = None
         self._pinger: TimerHandle | None = None
-        self._seen = 0
-        self._silent = 0
+        self.pings = 0  # that were answered
+        self.patient: weakref.WeakSet[ReplyTo] = weakref.WeakSet()  # calls that may wait for another client
+        self._seen = -1
+        self._asked = -1.0  # when the oldest ping was sent that nothing has come after
         self._sent: deque[tuple[float, int]] = deque()  # at some times, the last xid that had been given out
         self._first: Waiter[None] = Waiter()
         self._attempt: Run | None = None
@@ -110,6 +116,11 @@ class ClientLink:
         self._past = [0, 0, 0]  # calls, bytes received, bytes sent on earlier connections
         self._base = (0, 0, 0)  # what of the present one belongs to its handshake
         self._begin()
+
+    @property
+    def options(self) -> Any:
+        """The client's options; live ones may change."""
+        return self.client.options
 
     @property
     def where(self) -> str:
@@ -215,7 +226,7 @@ class ClientLink:
         if dict_v1.text(answer.pairs, b"child_up", "1") == "0":
             raise Refused(errno.ENOTCONN, "the brick's storage is down")
         self.session += 1
-        await self._reopen(connection)
+        await Restore(self, connection).run()
         self.up = True
         self.why = ""
         self._base = self._wire()
@@ -248,58 +259,21 @@ class ClientLink:
             pairs["volume-id"] = options.volume_id
         return pairs
 
-    async def _reopen(self, connection: RpcConnection) -> None:
-        """Open the fds of the last session again; one that cannot be stays void and answers EBADFD."""
-        for fd in list(self.fds):
-            remote = self.client.remote_fd.get(fd)
-            if remote is None:
-                continue
-            gone = 0o1300  # O_CREAT, O_EXCL and O_TRUNC have done their work
-            req: Any
-            if fd.directory:
-                req = fops.Opendir(remote.loc, fd)
-            else:
-                req = fops.Open(remote.loc, fd, remote.flags & ~gone)
-            codec = FOP400[req.procnum]
-            waiter: Waiter[Any] = Waiter()
-            body, _ = codec.encode_call(req, self.client.number)
-            decode, memo = codec.decode_reply, self.client.memo
-
-            def reply_to(
-                view: memoryview | None,
-                pos: int,
-                end: int,
-                error: Exception | None,
-                waiter: Waiter[Any] = waiter,
-                decode: Any = decode,
-                memo: Any = memo,
-            ) -> None:
-                if view is None:
-                    waiter.fail(error or ConnectionResetError())
-                    return
-                try:
-                    waiter.set(decode(view, pos, end, memo))
-                except Exception as failure:
-                    waiter.fail(failure)
-
-            cred = message.encode_auth_v3(Caller())
-            connection.call(p.FOP_400.number, p.FOP_400.version, req.procnum, cred, body, reply_to)
-            try:
-                _, number = await wait_for(self.reactor, waiter, self.options.connect_timeout)
-            except FopError as error:
-                log.warning("%s: fd of %s could not be reopened: %s", self.client.name, fd.gfid.hex(), error)
-                self.fds.discard(fd)
-            else:
-                remote.number, remote.session = number or 0, self.session
-
     def _down(self, why: str, quiet: bool = False) -> None:
         was_up, self.up = self.up, False
         self.why = why
         if self._pinger is not None:
             self._pinger.cancel()
             self._pinger = None
+        if was_up:
+            inodelks, entrylks = self.client.book.connection_lost()
         if was_up and not quiet:
             log.info("%s: lost %s: %s", self.client.name, self.where, why)
+            if inodelks or entrylks:
+                text = "%s: %d inodelks and %d entrylks held on %s are lost with the connection"
+                log.warning(text, self.client.name, inodelks, entrylks, self.where)
+                told = LocksLost(self.where, inodelks=inodelks, entrylks=entrylks)
+                self.client.tell_parents(Event.UPCALL, told)
             self.failure = FopError(errno.ENOTCONN, f"{self.where}: {why}")
             self.client.tell_parents(Event.CHILD_DOWN, self.failure)
 
@@ -318,38 +292,57 @@ class ClientLink:
 
     def _watch(self) -> None:
         """Ask for a sign of life twice in a ping timeout; hang up when nothing at all came for the whole of one."""
-        self._silent = 0
         self._seen = -1
+        self._asked = -1.0
         self._sent.clear()
-        self._pinger = self.reactor.call_later(self.options.ping_timeout / 2, self._tick)
+        self._rest()
+
+    def _rest(self) -> None:
+        options = self.options
+        halves = [limit / 2 for limit in (options.ping_timeout, options.frame_timeout) if limit]
+        if halves:
+            self._pinger = self.reactor.call_later(min(halves), self._tick)
 
     def _tick(self) -> None:
         channel = self.connection.channel
         if channel is None or not self.up:
             return
+        limit = self.options.ping_timeout
+        now = self.reactor.time()
         if channel.received != self._seen:
             self._seen = channel.received
-            self._silent = 0
-            self.connection.call(p.DUMP.number, p.DUMP.version, p.DUMP_PING, own_credential(), b"", lambda *_: None)
-        else:
-            self._silent += 1
-            if self._silent >= 2:
-                channel.abort(f"no answer for {self.options.ping_timeout:g} s")
-                return
-        self._give_up_old()
-        self._pinger = self.reactor.call_later(self.options.ping_timeout / 2, self._tick)
+            if limit:
+                self._asked = now
+                self.connection.call(p.DUMP.number, p.DUMP.version, p.DUMP_PING, own_credential(), b"", self._pong)
+        elif limit and now - self._asked >= limit:
+            channel.abort(f"no answer for {limit:g} s")
+            return
+        self._give_up_old(now)
+        self._rest()
 
-    def _give_up_old(self) -> None:
-        """Fail the calls that the brick has not answered for the frame timeout, though it is there."""
-        now = self.reactor.time()
+    def _pong(self, view: memoryview | None, pos: int, end: int, error: Exception | None) -> None:
+        if view is not None:
+            self.pings += 1
+
+    def _give_up_old(self, now: float) -> None:
+        """Fail the calls that the brick has not answered for the frame timeout, though it is there.
+
+        Source: stock's call bail; like there, locks may take as long as their holders do.
+        """
         limit = self.options.frame_timeout
+        if not limit:
+            self._sent.clear()
+            return
         last = -1
         while self._sent and now - self._sent[0][0] >= limit:
             last = self._sent.popleft()[1]
         self._sent.append((now, self.connection.last_xid))
+        if last < 0:
+            return
         waiting = self.connection.waiting
-        old = list(itertools.takewhile(lambda xid: xid <= last, waiting))
-        for xid in old:
+        # Calls stand in the order in which they were sent; xids start again from the bottom some day.
+        sent = itertools.takewhile(lambda xid: (last - xid) & 0xFFFFFFFF < 1 << 31, waiting)
+        for xid in [xid for xid in sent if waiting[xid] not in self.patient]:
             waiting.pop(xid)(None, 0, 0, TimeoutError(errno.ETIMEDOUT, f"no reply for {limit:g} s"))
 
     # -- fops -------------------------------------------------------------------------------------------------------
@@ -381,12 +374,12 @@ class ClientLink:
             connection.send(b"".join((head, cred, _NULL_VERF, body)), payload)
 
     async def bounded(self, waiter: Waiter[T], req: Fop) -> T:
-        """Wait for a reply until the request's deadline; FopError ETIMEDOUT after it (the brick may still do it)."""
+        """Wait for a reply until the request's deadline; Unanswered ETIMEDOUT after it (the brick may still do it)."""
         left = (req.deadline or 0) - self.reactor.time()
         try:
             return await wait_for(self.reactor, waiter, max(0.0, left))
         except TimedOut:
-            raise FopError(errno.ETIMEDOUT, f"{req.name} on {self.where} was not answered in time") from None
+            raise Unanswered(errno.ETIMEDOUT, f"{req.name} on {self.where} was not answered in time") from None
 
     # -- callbacks and figures --------------------------------------------------------------------------------------
 
@@ -418,4 +411,7 @@ class ClientLink:
             "bytes_received": self._past[1] + received - self._base[1],
             "bytes_sent": self._past[2] + sent - self._base[2],
             "waiting": len(self.connection.waiting),
+            "pings_answered": self.pings,
+            "fds": len(self.fds),
+            **self.client.book.counts(),
         }
