@@ -6,6 +6,7 @@ replies to calls by xid. What is sent during one receive turn leaves in one gath
 
 from __future__ import annotations
 
+import errno
 import logging
 import struct
 from collections.abc import Callable, Mapping
@@ -49,7 +50,18 @@ ReplyTo = Callable[["memoryview | None", int, int, "Exception | None"], None]
 
 
 class RpcError(OSError):
-    """A call that the peer did not carry out: refused at the RPC level, or the connection ended before the reply."""
+    """A call that was refused at the RPC level, with an errno, before it began; or, with none, one whose connection ended
+    before the reply."""
+
+
+# What a refusal at the RPC level means to who called: the peer lacks it, does not take the arguments, broke, or denies.
+_REFUSALS = {
+    message.PROG_UNAVAIL: errno.EOPNOTSUPP,
+    message.PROG_MISMATCH: errno.EOPNOTSUPP,
+    message.PROC_UNAVAIL: errno.EOPNOTSUPP,
+    message.GARBAGE_ARGS: errno.EINVAL,
+    message.SYSTEM_ERR: errno.EIO,
+}
 
 
 class RpcConnection:
@@ -286,5 +298,8 @@ class RpcConnection:
         if header.accepted and header.stat == message.SUCCESS:
             reply_to(view, header.pos, end, None)
             return
-        name = message.ACCEPT_NAMES[header.stat] if header.accepted and header.stat < 6 else "MSG_DENIED"
-        reply_to(None, 0, 0, RpcError(f"the peer answered {name}"))
+        if header.accepted and header.stat in _REFUSALS:
+            name, code = message.ACCEPT_NAMES[header.stat], _REFUSALS[header.stat]
+        else:
+            name, code = "MSG_DENIED", errno.EACCES
+        reply_to(None, 0, 0, RpcError(code, f"the peer answered {name}"))
