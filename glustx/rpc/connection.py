@@ -50,8 +50,8 @@ ReplyTo = Callable[["memoryview | None", int, int, "Exception | None"], None]
 
 
 class RpcError(OSError):
-    """A call that was refused at the RPC level, with an errno, before it began; or, with none, one whose connection ended
-    before the reply."""
+    """A call that was refused at the RPC level, with an errno, before it began; or, with none, one that was not
+    answered before its connection ended."""
 
 
 # What a refusal at the RPC level means to who called: the peer lacks it, does not take the arguments, broke, or denies.
