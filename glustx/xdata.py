@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -125,11 +125,12 @@ class Xdata(Mapping[bytes, Any]):
     shared by all calls that carry the same bytes but for their gfid-req, so the work is done once.
     """
 
-    __slots__ = ("_pairs", "_raw", "gfid_req", "plan", "template")
+    __slots__ = ("_pairs", "_raw", "_wider", "gfid_req", "plan", "template")
 
     def __init__(self, pairs: Mapping[bytes, object] | None = None) -> None:
         self._pairs: dict[bytes, Typed] = {k: _typed(v) for k, v in pairs.items()} if pairs else {}
         self._raw: bytes | None = None
+        self._wider: tuple[Xdata, Xdata] | None = None
         self.plan: Any = None
         self.template: Xdata = self
         self.gfid_req: bytes | None = None
@@ -142,6 +143,7 @@ class Xdata(Mapping[bytes, Any]):
         new = cls.__new__(cls)
         new._pairs = template._pairs
         new._raw = None
+        new._wider = None
         new.plan = None
         new.template = template
         new.gfid_req = gfid_req
@@ -190,6 +192,17 @@ class Xdata(Mapping[bytes, Any]):
         merged: dict[bytes, object] = dict(self.typed())
         merged.update(more)
         return Xdata(merged)
+
+    def asking(self, more: Xdata) -> Xdata:
+        """Return this with the pairs of `more` added; the last `more` asked for is remembered with the template, so
+        that a translator which asks for the same with every call costs no dictionary and keeps `template.plan`."""
+        template = self.template
+        wider = template._wider
+        if wider is None or wider[0] is not more:
+            wider = template._wider = (more, Xdata({**template._pairs, **more._pairs}))
+        if self.gfid_req is None:
+            return wider[1]
+        return Xdata._share(wider[1], self.gfid_req)
 
     def without(self, *keys: bytes) -> Xdata:
         """Return a copy that lacks `keys`."""
@@ -350,38 +363,51 @@ EMPTY._raw = NULL_RAW
 class XdataMemo:
     """Decoded dictionaries by their raw bytes: one per connection, bounded in entries and in the size of each.
 
+    A subclass reads another encoding: it overrides the class attributes and `decode`.
+
     Args:
         limit: how many dictionaries to keep; when full, the memo starts afresh.
         largest: raw bytes above which a dictionary is decoded but not kept.
+
+    Class attributes:
+        null: the bytes of a dictionary that is not there.
+        mark: the bytes that stand in front of the 16 of a gfid-req.
     """
 
     __slots__ = ("_known", "_largest", "_limit", "_templates")
 
+    null: ClassVar[bytes] = NULL_RAW
+    mark: ClassVar[bytes] = _GFID_REQ_MARK
+
     def __init__(self, limit: int = 256, largest: int = 1024) -> None:
-        self._known: dict[bytes, Xdata] = {NULL_RAW: EMPTY}
+        self._known: dict[bytes, Xdata] = {self.null: EMPTY}
         self._templates: dict[bytes, Xdata] = {}  # by the raw bytes without those of the gfid-req
         self._limit = limit
         self._largest = largest
+
+    def decode(self, raw: bytes) -> tuple[Xdata, int, int]:
+        """Return the dictionary at the head of `raw`, where it ends, and where its gfid-req stands (-1: nowhere)."""
+        return _decode(raw, 0, len(raw))
 
     def get(self, raw: bytes) -> Xdata:
         """Return the dictionary that `raw` (header included) encodes; XdataError when it encodes none."""
         known = self._known.get(raw)
         if known is not None:
             return known
-        mark = raw.find(_GFID_REQ_MARK)
-        cut = mark + len(_GFID_REQ_MARK)
+        mark = raw.find(self.mark)
+        cut = mark + len(self.mark)
         if mark >= 0:
             key = raw[:cut] + raw[cut + 16 :]
             template = self._templates.get(key)
             if template is not None and len(raw) >= cut + 16:
                 return Xdata._share(template, raw[cut : cut + 16])
-        xdata, stop, req_at = _decode(raw, 0, len(raw))
+        xdata, stop, req_at = self.decode(raw)
         if stop < len(raw):
             raise XdataError(f"{len(raw) - stop} bytes after the dict")
         if len(raw) > self._largest:
             return xdata
         if len(self._known) + len(self._templates) >= self._limit:
-            self._known = {NULL_RAW: EMPTY}
+            self._known = {self.null: EMPTY}
             self._templates = {}
         if mark < 0:
             self._known[raw] = xdata

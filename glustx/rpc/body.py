@@ -19,8 +19,9 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from glustx.rpc import dict_v1
+from glustx.rpc.program_330_iatt import OLD_IATT, iatt_values, make_iatt
 from glustx.rpc.xdr import Reader, Writer, XdrError
-from glustx.values import IATT_ALL, Flock, Iatt
+from glustx.values import Flock, Iatt
 
 U32 = Annotated[int, "u32"]
 I32 = Annotated[int, "i32"]
@@ -33,48 +34,19 @@ Dict = Annotated[dict[bytes, bytes], "dict"]  # a v1 dictionary inside an opaque
 OldIatt = Annotated[Iatt, "iatt"]  # gf_iatt, 100 bytes
 OldFlock = Annotated[Flock, "flock"]
 
-_OLD_IATT = struct.Struct(">16s2Q4I2QIQ6I")
-
 B = TypeVar("B", bound="Body")
 
 
 def _read_iatt(reader: Reader) -> Iatt:
-    gfid, ino, dev, mode, nlink, uid, gid, rdev, size, blksize, blocks, *times = _OLD_IATT.unpack(
-        reader.fixed(_OLD_IATT.size)
-    )
-    atime, atime_nsec, mtime, mtime_nsec, ctime, ctime_nsec = times
-    return Iatt(
-        gfid=gfid,
-        flags=IATT_ALL,
-        ino=ino,
-        dev=dev,
-        mode=mode,
-        nlink=nlink,
-        uid=uid,
-        gid=gid,
-        rdev=rdev,
-        size=size,
-        blksize=blksize,
-        blocks=blocks,
-        atime=atime,
-        atime_nsec=atime_nsec,
-        mtime=mtime,
-        mtime_nsec=mtime_nsec,
-        ctime=ctime,
-        ctime_nsec=ctime_nsec,
-    )
+    return make_iatt(*OLD_IATT.unpack(reader.fixed(OLD_IATT.size)))
 
 
 def _write_iatt(writer: Writer, iatt: Iatt) -> None:
-    words = (iatt.mode, iatt.nlink, iatt.uid, iatt.gid, iatt.rdev, iatt.size, iatt.blksize, iatt.blocks)
-    times = (iatt.atime, iatt.atime_nsec, iatt.mtime, iatt.mtime_nsec, iatt.ctime, iatt.ctime_nsec)
-    # The layout has 32 bits for seconds; stock cuts off what is above them.
-    cut = [value & 0xFFFFFFFF for value in times]
     try:
-        packed = _OLD_IATT.pack(iatt.gfid, iatt.ino, iatt.dev, *words, *cut)
+        packed = OLD_IATT.pack(*iatt_values(iatt))
     except struct.error as error:
         raise XdrError(f"attributes that do not fit: {error}") from None
-    writer.fixed(packed, _OLD_IATT.size)
+    writer.fixed(packed, OLD_IATT.size)
 
 
 def _read_flock(reader: Reader) -> Flock:

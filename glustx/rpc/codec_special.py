@@ -43,7 +43,7 @@ _ENTRY = struct.Struct(">IQQII")  # more, ino, off, len, type; then the name's o
 _ENTRY_BODY = struct.Struct(">QQII")
 _U32 = struct.Struct(">I")
 _IX_SIZE = 148
-_MAX_ENTRIES = 1 << 20
+MAX_ENTRIES = 1 << 20
 
 # Up to here one small copy beats a second buffer in the gathered write.
 JOIN_LIMIT = 16384
@@ -194,7 +194,7 @@ def _decode_list(buf: Any, pos: int, end: int, plus: bool, fop: str) -> tuple[Re
         pos += 4
         if not more:
             break
-        if pos + 24 > end or len(entries) >= _MAX_ENTRIES:
+        if pos + 24 > end or len(entries) >= MAX_ENTRIES:
             raise XdrError("record cut short in a directory entry")
         ino, off, _, kind = _ENTRY_BODY.unpack_from(buf, pos)
         name, pos = read_opaque(buf, pos + 24, end)

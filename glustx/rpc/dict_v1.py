@@ -37,6 +37,11 @@ def decode(data: bytes | bytearray | memoryview) -> dict[bytes, bytes]:
 
     Raises XdrError for anything else than a whole dictionary.
     """
+    return {key: bytes(data[start:stop]) for key, (start, stop) in locate(data).items()}
+
+
+def locate(data: bytes | bytearray | memoryview) -> dict[bytes, tuple[int, int]]:
+    """Return where in a dictionary the value of each key begins and ends; else as `decode`."""
     size = len(data)
     if not size:
         return {}
@@ -46,7 +51,7 @@ def decode(data: bytes | bytearray | memoryview) -> dict[bytes, bytes]:
     pos = _COUNT.size
     if not 0 <= count <= MAX_PAIRS or count * (_LENGTHS.size + 1) > size - pos:
         raise XdrError(f"a dictionary of {size} bytes announces {count} pairs")
-    pairs: dict[bytes, bytes] = {}
+    places: dict[bytes, tuple[int, int]] = {}
     for _ in range(count):
         if size - pos < _LENGTHS.size:
             raise XdrError("dictionary cut short")
@@ -58,11 +63,11 @@ def decode(data: bytes | bytearray | memoryview) -> dict[bytes, bytes]:
         if data[pos + keylen]:
             raise XdrError(f"key {key!r} does not end in NUL")
         pos += keylen + 1
-        pairs[key] = bytes(data[pos : pos + vallen])
+        places[key] = (pos, pos + vallen)
         pos += vallen
     if pos != size:
         raise XdrError(f"{size - pos} bytes after the dictionary")
-    return pairs
+    return places
 
 
 def pack_text(text: str | int) -> bytes:

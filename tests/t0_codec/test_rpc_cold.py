@@ -49,10 +49,10 @@ keys = st.binary(min_size=1, max_size=40).filter(lambda key: b"\0" not in key)
 dicts = st.dictionaries(keys, st.binary(max_size=60), max_size=8)
 bytes16 = st.binary(min_size=16, max_size=16)
 flocks = st.builds(Flock, u32, u32, u64, u64, u32, st.binary(max_size=64))
-# The old layout has no birth time, no valid flags, and 32 bits for seconds.
+# The old layout has no birth time, 32 bits for seconds, and no flags: those that are all zero have none.
 iatts = st.builds(
     Iatt,
-    gfid=bytes16,
+    gfid=bytes16.filter(any),
     flags=st.just(IATT_ALL),
     **dict.fromkeys(("ino", "dev", "rdev", "size", "blocks"), u64),
     **dict.fromkeys(("atime", "mtime", "ctime", "atime_nsec", "mtime_nsec", "ctime_nsec"), u32),
