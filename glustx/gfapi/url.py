@@ -81,7 +81,7 @@ def parse_url(text: str) -> GlusterURL:
             raise ValueError(f"{text!r}: {error}") from None
     if options:
         raise ValueError(f"{text!r}: unknown parameter {min(options)!r}")
-    inside = unquote_to_bytes(path).decode("utf-8", "surrogateescape")
+    inside = unquote_to_bytes(path.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
     if "\0" in inside:
         raise ValueError(f"{text!r}: a path cannot hold a NUL")
     return GlusterURL(addresses, volume, slash + inside if slash else "/")
