@@ -55,6 +55,11 @@ class Progress:
             self._phase_began = self._clock()
             self._tell()
 
+    def grow(self, count: int) -> None:
+        """Make the phase longer by `count` bytes that were not known of when it began."""
+        with self._lock:
+            self._size += count
+
     def add(self, count: int) -> None:
         """Count bytes of the phase."""
         with self._lock:

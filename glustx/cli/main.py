@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import glustx
-from glustx.cli import brick, demo, provision, serve, volgen
+from glustx.cli import brick, demo, fs, provision, serve, volgen
 
 app = typer.Typer(
     name="glustx",
@@ -22,6 +22,7 @@ app.command("serve")(serve.serve)
 app.command("statedump")(serve.statedump)
 app.command("brick", hidden=True)(brick.brick)
 app.command("demo")(demo.demo)
+app.add_typer(fs.app, name="fs")
 app.add_typer(provision.app, name="provision")
 app.add_typer(volgen.app, name="volgen")
 

@@ -246,16 +246,17 @@ class Local:
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A path on a side, and what messages put before it (`gluster://host/volume`; nothing for local files)."""
+    """A path on a side, and what messages put around it (`gluster://host/volume`; nothing for local files)."""
 
     side: Any
     path: str
     base: str = ""
+    suffix: str = ""
 
     @property
     def name(self) -> str:
         """What messages call it."""
-        return self.base + self.path
+        return self.base + self.path + self.suffix
 
     @property
     def local(self) -> bool:
