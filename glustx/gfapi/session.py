@@ -8,25 +8,31 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from glustx.errors import FopError
+from glustx.errors import FopError, GraphError, OptionError
 from glustx.fops import Lookup
+from glustx.gfapi.active import Active
 from glustx.gfapi.errors import mount_error
 from glustx.gfapi.source import Source
 from glustx.graph import Graph, Surroundings
 from glustx.inode import Fd, Inode
 from glustx.rpc.channel import Network
-from glustx.runtime import Reactor, TimedOut, Waiter, drive, wait_for
+from glustx.runtime import Reactor, Tasks, TimedOut, Waiter, drive, wait_for
 from glustx.values import ROOT_LOC
+from glustx.volfile import VolfileError
 from glustx.workers import Workers
 from glustx.xlator import Event, Wind
+
+if TYPE_CHECKING:
+    from glustx.rpc.getspec import VolumeServers
 
 log = logging.getLogger("glustx.gfapi")
 
 ENTRY_TIMEOUT = 1.0
 _DENTRIES_MAX = 16384
 _DRAIN_SECONDS = 10.0
+_RETRY_SECONDS = 3.0
 # What keeps a brick from being up and may be over in a moment: no answer yet, a storage or graph that is still coming.
 _PASSING = (errno.ETIMEDOUT, errno.EAGAIN, errno.ENOTCONN)
 
@@ -79,8 +85,8 @@ class Session:
         timeout: seconds that mounting may take.
     """
 
-    graph: Graph
     top: Wind
+    active: Active
 
     def __init__(
         self,
@@ -100,9 +106,19 @@ class Session:
         self.host = source.host
         self.dentries = Dentries(reactor)
         self.mounted = False
+        self._servers: VolumeServers | None = None
+        self._text = ""
+        self._tasks = Tasks(log)
+        self._stale = False
+        self._following = False
 
     def __str__(self) -> str:
         return f"volume {self.volume} at {self.host}"
+
+    @property
+    def graph(self) -> Graph:
+        """The graph in use."""
+        return self.active.graph
 
     async def mount(self) -> None:
         """Get the volfile, build the graph and bring it up until the root answers.
@@ -113,21 +129,35 @@ class Session:
             VolfileError, OptionError, GraphError: a volfile of the user's own that cannot be run.
         """
         try:
-            text = self.source.text
-            if not text:
-                from glustx.rpc.getspec import fetch_volfile
-
-                text = await fetch_volfile(self.network, self.reactor, self.source.addresses, self.volume)
+            text = self.source.text or await self._fetch()
             graph = await self._bring_up(text)
-        except FopError as error:
-            raise mount_error(error, self.volume) from None
-        except ValueError as error:
-            if self.source.trusted:
-                raise
-            raise mount_error(FopError(errno.EOPNOTSUPP, str(error)), self.volume) from None
-        self.graph = graph
-        self.top = graph.top
+        except BaseException as error:
+            if self._servers is not None:
+                self._servers.close()
+            if isinstance(error, FopError):
+                raise mount_error(error, self.volume) from None
+            if isinstance(error, ValueError) and not self.source.trusted:
+                raise mount_error(FopError(errno.EOPNOTSUPP, str(error)), self.volume) from None
+            raise
+        self._text = text
+        self.active = Active(graph, self.reactor)
+        # Only what servers hand out is ever replaced: others need not be counted.
+        self.top = self.active.top if self._servers is not None else graph.top
         self.mounted = True
+        if self._stale:
+            self._changed()
+
+    async def _fetch(self) -> str:
+        if self._servers is None:
+            from glustx.rpc.getspec import VolumeServers
+
+            self._servers = VolumeServers(
+                self.network, self.reactor, self.source.addresses, self.volume, changed=self._changed
+            )
+        text = await self._servers.volfile()
+        answered = self._servers.addresses[0]
+        self.host = answered.path or answered.host
+        return text
 
     async def _bring_up(self, text: str) -> Graph:
         """Return the running graph of a volfile, once its root answers."""
@@ -171,11 +201,66 @@ class Session:
             except TimedOut:
                 raise FopError(errno.ENOTCONN, f"no brick in {self.timeout:g} s: {why.text}") from None
 
+    # -- another volfile ---------------------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        """Hear that the volfile may be another one now."""
+        self._stale = True
+        if self.mounted and not self._following:
+            self._following = True
+            self._tasks.start(self._follow())
+
+    async def _follow(self) -> None:
+        try:
+            while self._stale and self.mounted:
+                self._stale = False
+                try:
+                    text = await self._fetch()
+                except FopError as error:
+                    log.warning("%s: the new volfile cannot be had: %s", self, error)
+                    return
+                if text != self._text and await self._take(text):
+                    self._text = text
+        finally:
+            self._following = False
+
+    async def _take(self, text: str) -> bool:
+        """Follow another volfile: change options where that is all, else change to a graph of its own."""
+        try:
+            for change in self.graph.reconfigure(text, source=self.source.origin, strict=False):
+                log.info("%s: %s", self, change)
+            return True
+        except (GraphError, OptionError) as error:
+            log.info("%s: %s", self, error)
+        except VolfileError as error:
+            log.error("%s: the new volfile is not followed: %s", self, error)
+            return False
+        try:
+            graph = await self._bring_up(text)
+        except ValueError as error:
+            log.error("%s: the new volfile is not followed: %s", self, error)
+            return False
+        except FopError as error:
+            log.warning("%s: the new graph does not come up; once more in %g s: %s", self, _RETRY_SECONDS, error)
+            self.reactor.call_later(_RETRY_SECONDS, self._changed)
+            return False
+        try:
+            end_old = await self.active.change(graph)
+        except BaseException:
+            await graph.stop()
+            raise
+        log.info("%s: the graph has been replaced, with %d open fds", self, self.active.open_fds)
+        self._tasks.start(end_old())
+        return True
+
     async def unmount(self) -> None:
         """Wait a moment for what is under way, then take the graph down."""
         if not self.mounted:
             return
         self.mounted = False
+        if self._servers is not None:
+            self._servers.close()
+        await self._tasks.stop()
         self.dentries.clear()
         if self.graph.winding:
             idle: Waiter[None] = Waiter()

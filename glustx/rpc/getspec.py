@@ -138,8 +138,8 @@ class VolumeServers:
     async def volfile(self) -> str:
         """Return the client volfile of the volume.
 
-        Raises FopError: ENOENT when the servers know no such volume, ENOTCONN when none could be reached (the text names
-        each with its error).
+        Raises FopError: ENOENT when the servers know no such volume, ENOTCONN when none could be reached (the text
+        names each with its error).
         """
         kept = self._kept
         if kept is not None:
