@@ -437,7 +437,7 @@ def test_a_fop_before_setvolume(session: tuple[RpcConnection, FakeChannel]) -> N
     )
     (_, _, dumped), ping, pong = answers(channel)
     listed = p.DumpReply.decode(dumped)
-    assert listed.offers(p.FOP_400) and listed.offers(p.HANDSHAKE) and not listed.offers(p.PORTMAP)
+    assert all(listed.offers(known) for known in (p.FOP_400, p.FOP_330, p.HANDSHAKE)) and not listed.offers(p.PORTMAP)
     assert ping == (2, 0, bytes(12)) and pong == (3, 0, bytes(12))
 
 
@@ -450,7 +450,7 @@ def test_procedures_that_are_none(session: tuple[RpcConnection, FakeChannel]) ->
     feed(connection, call(1, 1, SETVOLUME, *_of(p.HANDSHAKE)))
     assert struct.unpack_from(">i", answers(channel)[0][2]) == (0,)
     feed(
-        connection, fop(2, 1, STAT_ROOT) + fop(3, 0) + fop(4, 49) + fop(5, 57) + fop(6, 1, STAT_ROOT, 330) + fop(7, 999)
+        connection, fop(2, 1, STAT_ROOT) + fop(3, 0) + fop(4, 49) + fop(5, 57) + fop(6, 1, STAT_ROOT, 331) + fop(7, 999)
     )
     stat, null, *others = answers(channel)
     assert stat[:2] == (2, 0) and len(stat[2]) == 8 + 12 + 148

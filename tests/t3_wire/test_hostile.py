@@ -309,7 +309,7 @@ def test_programs_that_are_not_here(brick: Served) -> None:
             (p.PORTMAP.number, 1, message.PROG_UNAVAIL),
             (4867634, 2, message.PROG_UNAVAIL),  # brick operations
             (p.CALLBACK.number, 1, message.PROG_UNAVAIL),
-            (p.FOP_330.number, 330, message.PROG_MISMATCH),
+            (p.FOP_400.number, 331, message.PROG_MISMATCH),
             (p.HANDSHAKE.number, 99, message.PROG_MISMATCH),
         ):
             assert peer.ask(prog, vers, 1, bytes(64))[0] == stat

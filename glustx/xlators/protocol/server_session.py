@@ -22,8 +22,8 @@ from glustx.rpc import dict_v1, message
 from glustx.rpc import programs as p
 from glustx.rpc.channel import Channel
 from glustx.rpc.codec import FopCodec
-from glustx.rpc.codec_special import FOP400
 from glustx.rpc.connection import CallRefused, Handler, ProcUnavail, RpcConnection
+from glustx.rpc.fop_programs import FOPS_330, FOPS_400, FopProgram
 from glustx.rpc.record import RECORD_LIMIT, Buffer, frame
 from glustx.rpc.xdr import XdrError
 from glustx.runtime import Run, drive
@@ -31,6 +31,7 @@ from glustx.values import ROOT_LOC, Caller
 from glustx.xdata import XdataMemo
 
 if TYPE_CHECKING:
+    from glustx.xlator import Xlator
     from glustx.xlators.protocol.server import Server
 
 log = logging.getLogger("glustx.protocol.server")
@@ -39,9 +40,11 @@ _HEAD = struct.Struct(">5I")  # prog, vers, proc, cred flavor, cred length
 _V3 = struct.Struct(
     ">12sIIQ"
 )  # v3 credential: pid, uid and gid; flags, ctime nsec, ctime sec; then groups and lk_owner
-_FOP_PROG, _FOP_VERS = p.FOP_400.number, p.FOP_400.version
+_FOP_PROG, _FOP_VERS, _OLD_VERS = p.FOP_400.number, p.FOP_400.version, p.FOP_330.version
+_FLAVOR = struct.Struct(">I")
+_MEMOISED = (message.AUTH_GLUSTERFS_V2, message.AUTH_GLUSTERFS_V3)
 _NULL_VERF = bytes(8)
-_DUMPED = p.DumpReply(programs=(p.FOP_400, p.DUMP, p.HANDSHAKE)).encode()
+_DUMPED = p.DumpReply(programs=(p.FOP_400, p.FOP_330, p.DUMP, p.HANDSHAKE)).encode()
 _MAX_CREDS = 1024
 
 # A client that has not been let in has nothing longer to say than its SETVOLUME.
@@ -93,10 +96,11 @@ class FdTable:
 class _Entry:
     """What the hot path needs for one procedure."""
 
-    __slots__ = ("cls", "codec", "decode", "encode", "locks", "method", "opens", "payload", "releases")
+    __slots__ = ("cls", "codec", "decode", "encode", "locks", "memo", "method", "opens", "payload", "releases")
 
-    def __init__(self, codec: FopCodec, method: Any) -> None:
+    def __init__(self, codec: FopCodec, method: Any, memo: XdataMemo) -> None:
         cls = codec.cls
+        self.memo = memo
         self.cls = cls
         self.codec = codec
         self.decode = codec.decode_call
@@ -120,14 +124,15 @@ class ServerSession(RpcConnection):
         self.server = server
         self.client = ""
         self.bound: dict[int, _Entry] = {}
+        self.bound_old: dict[int, _Entry] = {}  # those of version 330, once the client has called one
         self.fds = FdTable(server.options.fds_per_client)
         self.runs: dict[Run, _Entry] = {}
         self.counted = 0
         self.payloads = 0  # bytes of receive buffers that fops under way keep alive
         self.served = 0
-        self.memo = XdataMemo()
         self.last_channel: Channel | None = None
         self._callers: dict[tuple[bytes, bytes], Caller] = {}
+        self.child: Xlator | None = None  # what the client uses, once it has come through SETVOLUME
         self._lost = False
         self._joining = False
         self.hot_call = self._fop
@@ -198,29 +203,44 @@ class ServerSession(RpcConnection):
             caller = self._callers.get(key)
             if caller is not None:
                 return caller, stamp, sec * 1_000_000_000 + nsec
+        else:
+            key = (_FLAVOR.pack(flavor), bytes(view[pos : pos + size + 8]))
+            caller = self._callers.get(key)
+            if caller is not None:
+                return caller, 0, 0
         after = pos + size
         if size % 4 or view[after : after + 8] != _NULL_VERF:
             raise XdrError("a credential that does not end, or one with a verifier")
         cred = message.decode_cred(flavor, bytes(view[pos:after]), self.client)
-        if flavor == message.AUTH_GLUSTERFS_V3:  # too short a body has failed to decode already
+        if flavor in _MEMOISED:  # too short a body has failed to decode already
             if len(self._callers) >= _MAX_CREDS:
                 self._callers.clear()
             self._callers[key] = cred.caller
         return cred.caller, cred.stamp, cred.ctime
 
+    def _bind(self, spoken: FopProgram, child: Any) -> dict[int, _Entry]:
+        memo = spoken.memo()
+        return {number: _Entry(codec, child.table[codec.cls], memo) for number, codec in spoken.codecs.items()}
+
     def _fop(self, view: memoryview, pos: int, end: int, xid: int) -> bool:
         if end - pos < 40:
             return False
         prog, vers, proc, flavor, cred_size = _HEAD.unpack_from(view, pos + 12)
-        if prog != _FOP_PROG or vers != _FOP_VERS:
+        if prog != _FOP_PROG:
+            return False
+        if vers == _FOP_VERS:
+            bound = self.bound
+        elif vers == _OLD_VERS and self.child is not None:
+            bound = self.bound_old = self.bound_old or self._bind(FOPS_330, self.child)
+        else:
             return False
         body = pos + 40 + cred_size  # behind the credential and an empty verifier
-        entry = self.bound.get(proc)
+        entry = bound.get(proc)
         if entry is None or body > end or cred_size > message.MAX_AUTH_BYTES:
             return False
         try:
             caller, stamp, ctime = self._caller(view, pos + 32, flavor, cred_size)
-            req = entry.decode(view, body, end, self.find_fd, self.memo, caller, ctime, stamp)
+            req = entry.decode(view, body, end, self.find_fd, entry.memo, caller, ctime, stamp)
         except FopError as error:
             self.send(entry.codec.encode_error(xid, error))
             return True
@@ -342,6 +362,7 @@ class ServerSession(RpcConnection):
             (p.DUMP.number, p.DUMP.version): self._dump,
             (p.HANDSHAKE.number, p.HANDSHAKE.version): self._handshake,
             (_FOP_PROG, _FOP_VERS): self._cold_fop,
+            (_FOP_PROG, _OLD_VERS): self._cold_fop,
         }
 
     def _dump(self, _: RpcConnection, call: message.Call, body: bytes) -> bytes | None:
@@ -355,9 +376,10 @@ class ServerSession(RpcConnection):
     def _cold_fop(self, _: RpcConnection, call: message.Call, body: bytes) -> bytes | None:
         if call.proc == 0:
             return bytes(12)
+        spoken = FOPS_400 if call.vers == _FOP_VERS else FOPS_330
         if not self.bound or call.proc == 49:
             raise CallRefused(message.GARBAGE_ARGS)
-        if call.proc in FOP400:
+        if call.proc in spoken.codecs:
             raise CallRefused(message.GARBAGE_ARGS)
         raise ProcUnavail
 
@@ -417,7 +439,8 @@ class ServerSession(RpcConnection):
         self.client = client
         self.records.limit = RECORD_LIMIT
         self._callers.clear()
-        self.bound = {number: _Entry(codec, child.table[codec.cls]) for number, codec in FOP400.items()}
+        self.child = child
+        self.bound = self._bind(FOPS_400, child)
         self.server.joined(self)
         log.info("%s: client %s uses %s", self.peer, client, child.name)
         answer = {
