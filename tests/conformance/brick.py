@@ -36,7 +36,12 @@ class Brick:
 
     Args:
         call: sends a request and returns its reply, or raises its FopError.
+
+    Attributes:
+        gone: errnos of a fop on a gfid that was removed a moment ago.
     """
+
+    gone: tuple[int, ...] = (errno.ESTALE,)
 
     def __init__(self, call: Callable[[Fop], Any]) -> None:
         self.call = call

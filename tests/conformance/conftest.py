@@ -3,5 +3,6 @@
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"tests.conformance.{name}" for name in ("brick", "suite_names", "suite_data", "suite_attrs", "models"))
+    *(f"tests.conformance.suite_{name}" for name in ("names", "data", "attrs", "locks")),
+    *(f"tests.conformance.{name}" for name in ("brick", "models")),
 )

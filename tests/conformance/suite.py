@@ -35,11 +35,13 @@ EXAMPLES = settings(
 class FopSuite(NamesSuite, DataSuite, AttrsSuite):
     """Every fop, then two models under random fops. The fixture `brick` gives a fresh, empty graph."""
 
+    examples = EXAMPLES
+
     def test_bytes_of_a_file(self, brick: Brick) -> None:
-        run_state_machine_as_test(_on(BytesModel, brick), settings=EXAMPLES)
+        run_state_machine_as_test(_on(BytesModel, brick), settings=self.examples)
 
     def test_names_of_a_tree(self, brick: Brick) -> None:
-        run_state_machine_as_test(_on(NamesModel, brick), settings=EXAMPLES)
+        run_state_machine_as_test(_on(NamesModel, brick), settings=self.examples)
 
 
 def _on(model: type[Any], brick: Brick) -> Callable[[], Any]:

@@ -142,7 +142,7 @@ class NamesSuite:
         assert (file.uid, file.gid) == (1234, 2345)
         folder = brick.mkdir(b"d")
         change = brick.stat(folder.gfid)
-        brick(fops.Setattr(loc=Loc(gfid=folder.gfid), stat=type(change)(mode=0o2775, gid=77), valid=0x1 | 0x4))
+        brick(fops.Setattr(loc=Loc(gfid=folder.gfid), stat=type(change)(mode=0o2777, gid=77), valid=0x1 | 0x4))
         inner = brick(fops.Mkdir(loc=named(b"s", folder.gfid), mode=0o755, caller=someone, xdata=brick.fresh())).stat
         assert (inner.uid, inner.gid) == (1234, 77)
         assert inner.mode & stat.S_ISGID

@@ -14,6 +14,7 @@ from glustx.xlators.storage.posix import prepare_brick
 from tests.conformance.brick import Brick
 from tests.conformance.served import client_volfile, served, server_volfile
 from tests.conformance.suite import FopSuite
+from tests.conformance.suite_locks import LocksSuite
 
 MEMORY = """
 volume store
@@ -39,7 +40,7 @@ def through_the_wire(below: str) -> Iterator[Brick]:
             pump.close()
 
 
-class TestWireMemory(FopSuite):
+class TestWireMemory(LocksSuite, FopSuite):
     """A client of storage/memory."""
 
     @pytest.fixture
@@ -47,7 +48,7 @@ class TestWireMemory(FopSuite):
         yield from through_the_wire(MEMORY)
 
 
-class TestWirePosix(FopSuite):
+class TestWirePosix(LocksSuite, FopSuite):
     """A client of storage/posix below the translators of a real brick."""
 
     @pytest.fixture
