@@ -1,7 +1,7 @@
 """protocol/client: the graph's end of the wire to one brick, stock's or ours.
 
-Each fop becomes a call of program 1298437 version 400; its reply is matched by xid. The connection (portmap, DUMP,
-SETVOLUME, pings, reconnection with back-off) is `client_link.py`'s work.
+Each fop becomes a call of program 1298437, version 400 or else 330; its reply is matched by xid. The connection
+(portmap, DUMP, SETVOLUME, pings, reconnection with back-off) is `client_link.py`'s work.
 
 No fop is ever sent twice, idempotent or not: stock's client fails what was not answered when its connection broke, and
 all that comes until there is another one, with ENOTCONN at once, and its users build on that (replicate goes on with
@@ -23,8 +23,8 @@ from glustx.errors import FopCancelled, FopError, OptionError
 from glustx.fops import LOCKS, Fop, Reply
 from glustx.inode import ANONYMOUS_FD, Fd, PerFd
 from glustx.options import OptionSet, Seconds, option
-from glustx.rpc.codec_special import FOP400_BY_CLASS
 from glustx.rpc.connection import RpcError
+from glustx.rpc.xdr import XdrError
 from glustx.runtime import Waiter, spawn
 from glustx.values import ENTRYLK_UNLOCK, F_GETLK, F_SETLK, F_UNLCK, Loc
 from glustx.xdata import XdataMemo
@@ -91,6 +91,9 @@ class Client(Xlator):
         transport_type: str = option("tcp", "Transport: tcp, socket or unix.", choices=("tcp", "socket", "unix"))
         ssl: bool = option(False, "TLS; not offered, so that on is refused.", key="transport.socket.ssl-enabled")
         volume_id: str = option("", "Volume id that the brick must have, when known.")
+        old_protocol: bool = option(
+            False, "Speak fop program 330, GlusterFS 3's, with a brick that offers it.", key="testing.old-protocol"
+        )
         subdir_mount: str = option("", "A folder of the volume in place of its root; not offered, so refused.")
         accepted = (
             "transport.*",
@@ -163,15 +166,16 @@ class Client(Xlator):
 
     def send(self, req: Fop) -> Waiter[tuple[Reply, int | None]]:
         """Send a fop and return the waiter of its reply and, for what opens, the fd's number."""
-        codec = FOP400_BY_CLASS.get(type(req))
-        if codec is None:
-            raise FopError(errno.EOPNOTSUPP, f"{req.name} does not exist on the wire")
         link = self.link
+        codec = link.spoken.by_class.get(type(req))
+        if codec is None:
+            version = link.spoken.program.version
+            raise FopError(errno.EOPNOTSUPP, f"{req.name} does not exist in fop program {version} of {link.where}")
         if not link.up:
             raise Unanswered(errno.ENOTCONN, f"{req.name} on {link.where}: {link.why}")
         try:
             body, payload = codec.encode_call(req, self.number)
-        except struct.error as error:
+        except (struct.error, XdrError) as error:
             raise FopError(errno.EINVAL, f"{req.name} on {link.where}: {error}") from None
         waiter: Waiter[tuple[Reply, int | None]] = Waiter()
         decode = codec.decode_reply

@@ -29,6 +29,7 @@ from glustx.rpc import callbacks, dict_v1, message
 from glustx.rpc import programs as p
 from glustx.rpc.channel import Address, Channel
 from glustx.rpc.connection import ReplyTo, RpcConnection
+from glustx.rpc.fop_programs import FOPS_400, choose
 from glustx.rpc.getspec import OP_VERSIONS, Dialled, brick_port, connect, own_credential
 from glustx.rpc.xdr import XdrError
 from glustx.runtime import Run, TimedOut, TimerHandle, Waiter, drive, wait_for
@@ -111,6 +112,7 @@ class ClientLink:
         self._first: Waiter[None] = Waiter()
         self._attempt: Run | None = None
         self._context = str(uuid.uuid4())
+        self.spoken = FOPS_400
         self._creds: dict[Caller, tuple[bytes, bytes]] = {}
         self._channel: Channel | None = None
         self._past = [0, 0, 0]  # calls, bytes received, bytes sent on earlier connections
@@ -210,13 +212,16 @@ class ClientLink:
         except ConnectionResetError:
             why = "it hangs up on the first call; it may want TLS, which is not offered"
             raise ConnectionResetError(errno.ECONNRESET, why) from None
-        if not dumped.offers(p.FOP_400):
-            raise Refused(errno.EPROTONOSUPPORT, "the brick does not offer fop program 400")
+        spoken = choose(dumped, options.old_protocol)
+        if spoken is None:
+            raise Refused(errno.EPROTONOSUPPORT, "the brick offers neither version 400 nor 330 of the fop program")
+        self.spoken = spoken
+        self._creds.clear()
         asked = connection.ask(
             p.HANDSHAKE,
             p.HNDSK_SETVOLUME,
             p.SetvolumeRequest(dict_v1.pack_all(self._introduction())).encode(),
-            message.encode_auth_v3(Caller(pid=os.getpid())),
+            spoken.encode_cred(Caller(pid=os.getpid())),
             p.SetvolumeReply.decode,
         )
         answer = await wait_for(self.reactor, asked, limit)
@@ -354,18 +359,22 @@ class ClientLink:
         parts = self._creds.get(caller)
         if parts is None:
             try:
-                raw = message.encode_auth_v3(caller)
+                raw = self.spoken.encode_cred(caller)
             except XdrError as error:
                 raise FopError(errno.EINVAL, f"{req.name} on {self.where}: {error}") from None
             if len(self._creds) >= _MAX_CREDS:
                 self._creds.clear()
             # Flavor, length, pid, uid, gid; then flags, nsec and sec, which change; then groups and lk_owner.
-            parts = self._creds[caller] = (raw[:20], raw[36:])
-        sec, nsec = divmod(req.ctime, 1_000_000_000)
-        cred = parts[0] + _CRED.pack(req.stamp, nsec, sec) + parts[1]
+            parts = self._creds[caller] = (raw[:20], raw[36:]) if self.spoken.stamps else (raw, b"")
+        if self.spoken.stamps:
+            sec, nsec = divmod(req.ctime, 1_000_000_000)
+            cred = parts[0] + _CRED.pack(req.stamp, nsec, sec) + parts[1]
+        else:
+            cred = parts[0]
         xid = connection.next_xid()
         size = 24 + len(cred) + 8 + len(body) + (len(payload) if payload is not None else 0)
-        head = _HEAD.pack(size | 0x80000000, xid, 0, 2, p.FOP_400.number, p.FOP_400.version, proc)
+        program = self.spoken.program
+        head = _HEAD.pack(size | 0x80000000, xid, 0, 2, program.number, program.version, proc)
         connection.calls += 1
         connection.waiting[xid] = reply_to
         if payload is None:

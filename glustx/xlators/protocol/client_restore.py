@@ -21,9 +21,6 @@ from glustx.errors import FopError
 from glustx.fops import Fop
 from glustx.inode import Fd
 from glustx.lock_ranges import PosixLock
-from glustx.rpc import message
-from glustx.rpc import programs as p
-from glustx.rpc.codec_special import FOP400_BY_CLASS
 from glustx.rpc.connection import RpcConnection
 from glustx.runtime import Waiter, sleep, wait_for
 from glustx.upcall import LocksLost
@@ -180,7 +177,8 @@ class Restore:
     # -- calls on a link that is not up -----------------------------------------------------------------------------
 
     def _ask(self, req: Fop, number: Callable[[Fd], int] | None = None) -> Waiter[tuple[Any, int | None]]:
-        codec = FOP400_BY_CLASS[type(req)]
+        spoken = self.link.spoken
+        codec = spoken.by_class[type(req)]
         body, _ = codec.encode_call(req, number or self.client.number)
         decode, memo = codec.decode_reply, self.client.memo
         waiter: Waiter[tuple[Any, int | None]] = Waiter()
@@ -194,8 +192,9 @@ class Restore:
             except Exception as failure:
                 waiter.fail(failure)
 
-        cred = message.encode_auth_v3(req.caller)
-        self.connection.call(p.FOP_400.number, p.FOP_400.version, req.procnum, cred, body, reply_to)
+        cred = spoken.encode_cred(req.caller)
+        program = spoken.program
+        self.connection.call(program.number, program.version, req.procnum, cred, body, reply_to)
         return waiter
 
     async def _answer(self, waiter: Waiter[tuple[Any, int | None]]) -> tuple[Any, int | None]:
