@@ -26,7 +26,7 @@ from glustx.volfile import Volfile
 from glustx.volfile import parse as parse_volfile
 from glustx.workers import Workers, shared
 from glustx.xlator import Event, Wind, Xlator
-from glustx.xlators.standins import REFUSED, STAND_INS, StandIn, refuse_relied_on
+from glustx.xlators.standins import REFUSED, STAND_INS, StandIn, note, refuse_relied_on
 
 log = logging.getLogger("glustx.graph")
 
@@ -163,6 +163,9 @@ class Graph:
         graph = cls(spec, surroundings)
         for volume in spec.volumes:
             kind = (types or {}).get(volume.type) or find_type(volume.type)
+            if kind is StandIn:
+                refuse_relied_on(volume)
+                graph.notes.append(note(volume))
             options = graph._options(kind, volume.name, volume.options, strict)
             children = [graph.xlators[name] for name in volume.subvolumes]
             least, most = kind.subvolume_count
@@ -173,9 +176,6 @@ class Graph:
                     f"not {wanted}"
                 )
             xlator = kind(volume.name, options, children)
-            if kind is StandIn:
-                refuse_relied_on(volume)
-                graph.notes.append(f"{volume.type} ({volume.name}) is a stand-in that passes everything through")
             graph.xlators[volume.name] = xlator
         if not graph.xlators:
             raise GraphError(f"{spec.source}: no volume")
@@ -198,8 +198,8 @@ class Graph:
     async def start(self) -> None:
         """Bring all translators up, children first and those of one height side by side; on failure those already up
         are stopped again."""
-        for note in self.notes:
-            log.info("%s", note)
+        for sentence in self.notes:
+            log.info("%s", sentence)
         try:
             for level in self._levels():
                 for outcome in await fan_out([self._start(xlator) for xlator in level]):

@@ -7,14 +7,21 @@ protects the data. A type whose absence would lose or misplace data is refused i
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, ClassVar
+
 from glustx.errors import GraphError, OptionError
 from glustx.options import OptionSet, parse_bool
 from glustx.volfile import VolumeSpec
-from glustx.xlator import Xlator
+from glustx.xlator import Event, Xlator
+
+if TYPE_CHECKING:
+    from glustx.graph import Graph
 
 STAND_INS = frozenset(
     {
         "cluster/distribute",
+        "cluster/nufa",
+        "cluster/switch",
         "features/access-control",
         "features/arbiter",
         "features/barrier",
@@ -23,10 +30,13 @@ STAND_INS = frozenset(
         "features/index",
         "features/leases",
         "features/marker",
+        "features/namespace",
+        "features/quiesce",
         "features/quota",
         "features/read-only",
         "features/selinux",
         "features/sdfs",
+        "features/snapview-client",
         "features/trash",
         "features/upcall",
         "features/worm",
@@ -45,8 +55,16 @@ STAND_INS = frozenset(
 REFUSED = {
     "cluster/replicate": "without replication a write would reach one copy only",
     "cluster/disperse": "without erasure coding the bricks hold no readable data",
+    "features/cdc": "without decompression what the brick compresses would be read as it came",
+    "features/cloudsync": "without the cloud, files whose data has been moved there would read as empty",
     "features/shard": "without sharding only the first block of a file would be seen",
 }
+
+# Types that place files on several subvolumes: with one there is nothing to place.
+PLACING = frozenset({"cluster/distribute", "cluster/nufa", "cluster/switch"})
+
+# Types whose further subvolumes hold something that is not offered, and what then is not seen.
+FIRST_ONLY = {"features/snapview-client": "snapshots"}
 
 # Options under which a type may not be passed through: someone relies on what it does.
 RELIED_ON = {
@@ -59,8 +77,16 @@ RELIED_ON = {
 
 
 def refuse_relied_on(volume: VolumeSpec) -> None:
-    """Refuse a stand-in for a volume with an option on that someone relies on: GraphError, or OptionError when the
-    option's text is neither on nor off."""
+    """Refuse a stand-in for a volume that needs the real one: GraphError.
+
+    It has an option on that someone relies on (OptionError when the option's text is neither on nor off), or more
+    subvolumes than can be passed through to.
+    """
+    count = len(volume.subvolumes)
+    if count > 1 and volume.type in PLACING:
+        raise GraphError(f"{volume.type} ({volume.name}) has {count} subvolumes; only volumes of one are offered")
+    if count != 1 and volume.type not in FIRST_ONLY:
+        raise GraphError(f"{volume.type} ({volume.name}) has {count} subvolumes, not 1")
     for key in RELIED_ON.get(volume.type, ()):
         text = volume.options.get(key)
         try:
@@ -71,10 +97,36 @@ def refuse_relied_on(volume: VolumeSpec) -> None:
             raise GraphError(f"{volume.type} ({volume.name}) has {key} on, which is not offered; turn it off")
 
 
+def note(volume: VolumeSpec) -> str:
+    """Return the sentence that lists a stand-in when its graph starts."""
+    text = f"{volume.type} ({volume.name}) is a stand-in that passes everything through"
+    unseen = FIRST_ONLY.get(volume.type)
+    return f"{text}; {unseen} are not seen" if unseen else text
+
+
 class StandIn(Xlator):
-    """Passes every fop and event through."""
+    """Passes every fop to its first subvolume, and that one's events up."""
 
     stand_in = True
+    subvolume_count: ClassVar[tuple[int, int | None]] = (1, None)
 
     class Options(OptionSet):
         """Takes any option, uses none."""
+
+    def wire(self, graph: Graph) -> None:
+        """Resolve every fop to the first subvolume's."""
+        super().wire(graph)
+        self.table.update(self.subvolumes[0].table)
+
+    def notify(self, event: Event, source: Xlator | None = None, data: Any = None) -> None:
+        """Pass events on, but not those of further subvolumes."""
+        if event.goes_down or source is self.subvolumes[0]:
+            super().notify(event, source, data)
+
+    def statedump(self) -> dict[str, Any]:
+        """That it is none of its type."""
+        return {"stand_in": True}
+
+    def limits(self) -> dict[str, Any]:
+        """Return the first subvolume's."""
+        return self.subvolumes[0].limits()

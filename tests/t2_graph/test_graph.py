@@ -17,7 +17,7 @@ from glustx.runtime import ManualReactor, Waiter, run_now
 from glustx.values import ROOT_LOC
 from glustx.volfile import VolfileError
 from glustx.xlator import Event, Xlator, handles
-from glustx.xlators.standins import REFUSED, STAND_INS, StandIn
+from glustx.xlators.standins import FIRST_ONLY, REFUSED, STAND_INS, StandIn
 from tests.fakes import ALL_FOPS, Call, Storage, sample_request
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -319,22 +319,42 @@ def test_stand_ins_pass_and_are_listed(caplog: pytest.LogCaptureFixture) -> None
         below = kind.replace("/", "-")
     graph = load(*volumes)
     run_now(graph.start())
+    told = {kind: FIRST_ONLY.get(kind) for kind in missing}
     assert [record.getMessage() for record in caplog.records] == [
-        f"{kind} ({kind.replace('/', '-')}) is a stand-in that passes everything through" for kind in missing
+        f"{kind} ({kind.replace('/', '-')}) is a stand-in that passes everything through"
+        + (f"; {unseen} are not seen" if unseen else "")
+        for kind, unseen in told.items()
     ]
     assert graph.root.table == graph.xlators["v"].table
+    assert graph.statedump().count("stand_in=True\n") == len(missing)
+
+
+def test_a_stand_in_that_knows_its_first_subvolume_only() -> None:
+    kind = "features/snapview-client"
+    if find_type(kind) is not StandIn:
+        return
+    graph = load(volume("a", "test/leaf"), volume("b", "test/leaf"), volume("s", kind, "a", "b"))
+    assert graph.root.table == graph.xlators["a"].table
+    heard: list[Event] = []
+    graph.listeners.append(lambda event, data: heard.append(event))
+    run_now(graph.start())
+    assert heard == [Event.CHILD_UP]
+    graph.xlators["b"].tell_parents(Event.CHILD_DOWN)
+    assert heard == [Event.CHILD_UP]
+    graph.xlators["a"].tell_parents(Event.CHILD_DOWN)
+    assert heard == [Event.CHILD_UP, Event.CHILD_DOWN]
 
 
 def test_distribute_stands_in_for_one_brick_only() -> None:
     if find_type("cluster/distribute") is not StandIn:
         return
-    with pytest.raises(GraphError, match="cluster/distribute has 2 subvolumes, not 1"):
+    with pytest.raises(GraphError, match=r"cluster/distribute \(d\) has 2 subvolumes; only volumes of one are offered"):
         load(volume("a", "test/leaf"), volume("b", "test/leaf"), volume("d", "cluster/distribute", "a", "b"))
 
 
 @pytest.mark.parametrize(
     ("kind", "key"),
-    [("features/quota", "server-quota"), ("features/read-only", "read-only"), ("features/worm", "worm")],
+    [("features/quota", "server-quota"), ("features/marker", "xtime")],
 )
 def test_a_stand_in_is_refused_where_someone_relies_on_it(kind: str, key: str) -> None:
     if find_type(kind) is not StandIn:
