@@ -15,12 +15,9 @@ import contextlib
 import fnmatch
 import json
 import os
-import platform
 import shlex
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,22 +25,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.kit import ROOT, NetNamespace, Process, compile_c, descendants, loop_filesystem
+from bench.paired import Row, Sample, failures, head_line, machine, scratch, summary, table_line, warn_of_load
+from tests.kit import ROOT, NetNamespace, Process, compile_c, descendants
 from tests.peers import ServedVolume, StockVolume, Volume
 
 TICK = os.sysconf("SC_CLK_TCK")
 VOLUME = "bench"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table: what is run, and the least ratio of rates (most of CPU) that `--check` accepts."""
-
-    name: str
-    gate: float
-    fio: tuple[str, ...] = ()  # empty: a phase of gfmeta
-    rounds_factor: float = 1.0
-    cpu_gate: float | None = None
 
 
 ROWS = [
@@ -59,14 +46,6 @@ ROWS = [
     Row("open-read", 1.2),
     Row("unlink", 1.2),
 ]
-
-
-@dataclass
-class Sample:
-    """One measurement: operations per second and microseconds of the brick's CPU per operation."""
-
-    rate: float
-    cpu_us: float
 
 
 @dataclass
@@ -161,67 +140,6 @@ def two_sides(options: argparse.Namespace, folder: Path) -> Iterator[list[Side]]
         yield sides
 
 
-def spread(values: list[float], digits: int = 2) -> str:
-    return f"{statistics.median(values):.{digits}f} [{min(values):.{digits}f}-{max(values):.{digits}f}]"
-
-
-def summary(row: Row, sides: list[Side]) -> dict:
-    """The figures of one row, as they are printed and as they go into the JSON file."""
-    stock, glustx = (side.samples[row.name] for side in sides)
-    ratios = [ours.rate / theirs.rate for theirs, ours in zip(stock, glustx, strict=True)]
-    cpu = [statistics.median(sample.cpu_us for sample in samples) for samples in (stock, glustx)]
-    return {
-        "row": row.name,
-        "stock_per_s": [round(sample.rate, 1) for sample in stock],
-        "glustx_per_s": [round(sample.rate, 1) for sample in glustx],
-        "ratios": [round(ratio, 3) for ratio in ratios],
-        "ratio": statistics.median(ratios),
-        "gate": row.gate,
-        "stock_cpu_us": cpu[0],
-        "glustx_cpu_us": cpu[1],
-        "cpu_ratio": cpu[1] / cpu[0] if cpu[0] else None,
-        "cpu_gate": row.cpu_gate,
-    }
-
-
-def table_line(figures: dict) -> str:
-    stock, glustx = (statistics.median(figures[f"{name}_per_s"]) for name in ("stock", "glustx"))
-    cpu = f"{figures['stock_cpu_us']:7.1f} -> {figures['glustx_cpu_us']:7.1f}"
-    gate = f"{figures['gate']:.1f}" + (f", CPU {figures['cpu_gate']}" if figures["cpu_gate"] else "")
-    return f"{figures['row']:<18} {stock:>10.0f} {glustx:>10.0f}   {spread(figures['ratios']):<18} {cpu}   {gate}"
-
-
-def failures(figures: dict) -> list[str]:
-    """What `--check` complains about in one row."""
-    found = []
-    if figures["ratio"] < figures["gate"]:
-        found.append(f"{figures['row']}: ratio {figures['ratio']:.2f} is below {figures['gate']}")
-    if figures["cpu_gate"] and (figures["cpu_ratio"] is None or figures["cpu_ratio"] > figures["cpu_gate"]):
-        found.append(
-            f"{figures['row']}: CPU per operation is {figures['cpu_ratio']} of stock's, over {figures['cpu_gate']}"
-        )
-    return found
-
-
-def first_line(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True).stdout.partition("\n")[0]
-
-
-def machine(folder: Path) -> dict[str, str]:
-    cpuinfo = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")), "unknown CPU")
-    return {
-        "cpu": f"{os.cpu_count()} x {model}",
-        "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB",
-        "kernel": platform.release(),
-        "filesystem": first_line("findmnt", "--noheadings", "--output", "FSTYPE", "--target", str(folder)),
-        "python": platform.python_version(),
-        "stock": first_line("glusterfs", "--version"),
-        "fio": first_line("fio", "--version"),
-        "load": f"{os.getloadavg()[0]:.1f}",
-    }
-
-
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="*", help="comma-separated patterns: " + ", ".join(row.name for row in ROWS))
@@ -244,9 +162,7 @@ def main() -> int:
         sys.exit(f"no row matches {options.rows!r}")
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="glustx-versus-", dir=options.folder)))
-        if options.loop:
-            folder = stack.enter_context(loop_filesystem(folder, options.loop, 16 << 30))
+        folder = scratch(stack, options.folder, options.loop)
         about = machine(folder)
         print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
         bench = Bench(options, folder)
@@ -256,7 +172,7 @@ def main() -> int:
 
 def run(bench: Bench, sides: list[Side], rows: list[Row]) -> list[dict]:
     """Take all samples, printing each row as soon as it is complete."""
-    print(f"{'row':<18} {'stock/s':>10} {'glustx/s':>10}   {'ratio [min-max]':<18} {'brick CPU us/op':<18}   gate")
+    print(head_line("stock", "brick"))
     results = []
     fio_rows = [row for row in rows if row.fio]
     if fio_rows:
@@ -266,7 +182,7 @@ def run(bench: Bench, sides: list[Side], rows: list[Row]) -> list[dict]:
         for number in range(round(bench.options.rounds * row.rounds_factor)):
             for side in sides if number % 2 == 0 else reversed(sides):
                 bench.sample_fio(side, row)
-        results.append(summary(row, sides))
+        results.append(summary(row, *(side.samples[row.name] for side in sides)))
         print(table_line(results[-1]), flush=True)
     metadata_rows = [row for row in rows if not row.fio]
     if metadata_rows:
@@ -276,7 +192,7 @@ def run(bench: Bench, sides: list[Side], rows: list[Row]) -> list[dict]:
             for number in range(bench.options.rounds):
                 for side in sides if number % 2 == 0 else reversed(sides):
                     bench.sample_metadata(side, f"round{number}", phases)
-        results += [summary(row, sides) for row in metadata_rows]
+        results += [summary(row, *(side.samples[row.name] for side in sides)) for row in metadata_rows]
         print("\n".join(map(table_line, results[len(fio_rows) :])), flush=True)
     return results
 
@@ -292,10 +208,7 @@ def report(
     if options.json:
         figures = {"machine": about, "seconds": round(seconds), "client_stack": stacks, "rows": results}
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
-    if float(about["load"]) > 0.5:
-        print(
-            f"the machine was not idle at the start (load {about['load']}): trust CPU per operation before the ratios"
-        )
+    warn_of_load(about)
     print(f"{seconds:.0f} s; {len(complaints)} complaints")
     for sentence in complaints:
         print(f"  {sentence}")
