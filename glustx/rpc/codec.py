@@ -23,7 +23,8 @@ from glustx.fops import Fop, Reply
 from glustx.inode import ANONYMOUS_FD, Fd
 from glustx.rpc.xdr import XdrError
 from glustx.values import NULL_GFID, ActiveLock, Caller, Flock, Iatt, LeaseInfo, Loc, Statvfs
-from glustx.xdata import EMPTY, NULL_RAW, Xdata, XdataError, XdataMemo, decode_at
+from glustx.xdata import EMPTY, NULL_RAW, Xdata, XdataError, decode_at
+from glustx.xdata_memo import XdataMemo
 
 IX = "16s8Q4q9I"
 IX_FIELDS = 22

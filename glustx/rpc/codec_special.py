@@ -32,7 +32,8 @@ from glustx.rpc.codec import (
 )
 from glustx.rpc.xdr import XdrError
 from glustx.values import NULL_GFID, Caller, Iatt, Loc
-from glustx.xdata import EMPTY, NULL_RAW, XdataMemo
+from glustx.xdata import EMPTY, NULL_RAW
+from glustx.xdata_memo import XdataMemo
 
 _READ_HEAD = struct.Struct(">IIIIIIIii16s8Q4q9II12s")  # RPC head, op_ret, op_errno, ix, size, NULL dict
 _READ_REPLY = struct.Struct(">ii16s8Q4q9II")

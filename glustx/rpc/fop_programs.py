@@ -12,7 +12,7 @@ from glustx.rpc.codec_special import FOP400
 from glustx.rpc.program_330 import FOP330
 from glustx.rpc.program_330_xdata import Memo330
 from glustx.values import Caller
-from glustx.xdata import XdataMemo
+from glustx.xdata_memo import XdataMemo
 
 
 class FopProgram:

@@ -35,7 +35,7 @@ from glustx.rpc.program_330_iatt import GF_IATT, OLD_IATT, iatt_values, make_iat
 from glustx.rpc.program_330_xdata import NULL_330, put_xdata, read_xdata
 from glustx.rpc.xdr import XdrError
 from glustx.values import NULL_GFID, Caller
-from glustx.xdata import XdataMemo
+from glustx.xdata_memo import XdataMemo
 
 _U32 = struct.Struct(">I")
 _READ_REPLY = struct.Struct(f">ii{GF_IATT}I")

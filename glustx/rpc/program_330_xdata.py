@@ -35,8 +35,8 @@ from glustx.xdata import (
     Typed,
     Xdata,
     XdataError,
-    XdataMemo,
 )
+from glustx.xdata_memo import XdataMemo
 
 NULL_330 = bytes(4)
 _U32 = struct.Struct(">I")

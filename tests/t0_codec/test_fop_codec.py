@@ -42,9 +42,9 @@ from glustx.xdata import (
     Typed,
     Xdata,
     XdataError,
-    XdataMemo,
     gfuuid,
 )
+from glustx.xdata_memo import XdataMemo
 
 CLIENT = "client-of-the-test"
 CALLER = Caller(client=CLIENT)

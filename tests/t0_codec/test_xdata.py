@@ -30,12 +30,12 @@ from glustx.xdata import (
     Typed,
     Xdata,
     XdataError,
-    XdataMemo,
     decode_at,
     encode,
     gfuuid,
     uint,
 )
+from glustx.xdata_memo import XdataMemo
 
 # A LOOKUP's dictionary as a stock client sends it.
 LOOKUP = bytes.fromhex(

@@ -25,7 +25,8 @@ from glustx.rpc import programs as p
 from glustx.rpc.codec_special import FOP400
 from glustx.rpc.record import frame
 from glustx.values import ROOT_GFID, ROOT_LOC, Caller, Loc, new_gfid
-from glustx.xdata import GFID_REQ, Xdata, XdataMemo, gfuuid
+from glustx.xdata import GFID_REQ, Xdata, gfuuid
+from glustx.xdata_memo import XdataMemo
 from tests.conformance.served import BRICK, Served, server_volfile
 
 STORE = """

@@ -27,7 +27,7 @@ from glustx.rpc.connection import RpcError
 from glustx.rpc.xdr import XdrError
 from glustx.runtime import Waiter, spawn
 from glustx.values import ENTRYLK_UNLOCK, F_GETLK, F_SETLK, F_UNLCK, Loc
-from glustx.xdata import XdataMemo
+from glustx.xdata_memo import XdataMemo
 from glustx.xlator import ALL, Event, Xlator, handles
 from glustx.xlators.protocol.client_link import ClientLink, Unanswered
 from glustx.xlators.protocol.client_locks import LockBook

@@ -28,7 +28,7 @@ from glustx.rpc.record import RECORD_LIMIT, Buffer, frame
 from glustx.rpc.xdr import XdrError
 from glustx.runtime import Run, drive
 from glustx.values import ROOT_LOC, Caller
-from glustx.xdata import XdataMemo
+from glustx.xdata_memo import XdataMemo
 
 if TYPE_CHECKING:
     from glustx.xlator import Xlator
