@@ -133,7 +133,11 @@ class Client(Xlator):
         if self.graph.surroundings.network is None:
             raise FopError(errno.ENOTCONN, f"{self.name}: this graph has no network")
         self.link = ClientLink(self)
-        await self.link.first_outcome()
+        try:
+            await self.link.first_outcome()
+        except BaseException:
+            self.link.stop()  # a graph that does not come up stops only what has started
+            raise
 
     async def stop(self) -> None:
         """Hang up; fops that wait fail with ENOTCONN."""
@@ -283,6 +287,8 @@ class Client(Xlator):
             if not self.link.up or remote.session != self.link.session:
                 return fops.Done()  # the brick has given it back by itself
             return (await self.send(req))[0]
+        except Unanswered:
+            return fops.Done()  # so it has when its connection ended
         finally:
             self.remote_fd.pop(req.fd)
 

@@ -45,7 +45,7 @@ log = logging.getLogger("glustx.protocol.client")
 
 T = TypeVar("T")
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 3.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 _HEAD = struct.Struct(">IIIIIII")  # mark, xid, CALL, rpcvers, prog, vers, proc
 _CRED = struct.Struct(">IIQ")  # flags, ctime nsec, ctime sec
 _NULL_VERF = bytes(8)
