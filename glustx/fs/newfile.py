@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
+from glustx.fs.parallel import Gate
+
 log = logging.getLogger("glustx.fs")
 
 T = TypeVar("T")
@@ -30,7 +32,7 @@ class _Outcome(Generic[T]):
         self._call = call
         self._value: list[T] = []
         self._error: BaseException | None = None
-        self._ended = threading.Event()
+        self._ended = Gate()
         threading.Thread(target=self._run, name="glustx-shielded", daemon=True).start()
 
     def _run(self) -> None:
@@ -39,9 +41,9 @@ class _Outcome(Generic[T]):
         except BaseException as error:
             self._error = error
         finally:
-            self._ended.set()
+            self._ended.open()
 
-    def wait(self, seconds: float | None = None) -> bool:
+    def wait(self, seconds: float = -1) -> bool:
         """Wait for the end; tell whether it has come."""
         return self._ended.wait(seconds)
 

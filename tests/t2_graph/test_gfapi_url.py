@@ -22,6 +22,7 @@ from glustx.rpc.channel import Address
         ("gluster://[fe80::1%25eth0]:5/vm", [("fe80::1%25eth0", 5)], "vm", "/"),
         ("gluster://storage-1.example.org./v_1/a%20b%2Fc", [("storage-1.example.org.", 24007)], "v_1", "/a b/c"),
         ("gluster://h/vm/%FF", [("h", 24007)], "vm", "/\udcff"),
+        ("gluster://h/vm/\udcff%FE", [("h", 24007)], "vm", "/\udcff\udcfe"),
     ],
 )
 def test_urls(text, addresses, volume, path):
