@@ -94,8 +94,8 @@ def brick_volfile(
     allow: str = "*",
     options: Options | None = None,
 ) -> str:
-    """The text of our brick stack: storage/posix, features/locks, performance/io-threads, debug/io-stats and
-    protocol/server.
+    """The text of our brick stack: storage/posix, features/access-control, features/locks, features/worm and
+    features/read-only where `options` names them, performance/io-threads, debug/io-stats and protocol/server.
 
     Args:
         volume: the volume's name.
@@ -112,7 +112,7 @@ def brick_volfile(
     """
     brick = _absolute(volume, brick or directory)
     identity = {"volume-id": volume_id} if volume_id else {}
-    stack = _posix_stack(volume, directory, identity, options)
+    stack = _posix_stack(volume, directory, identity, options, guarded=True)
     stack.above(brick, "debug/io-stats", {**_IO_STATS, **identity, "unique-id": brick}, whole_name=True)
     stack.above(
         "server",
@@ -191,10 +191,18 @@ class _Stack:
         return volfile.format(Volfile(tuple(self.volumes), f"<volfile of {self.volume}>"))
 
 
-def _posix_stack(volume: str, directory: str, identity: Mapping[str, str], options: Options | None) -> _Stack:
+def _posix_stack(
+    volume: str, directory: str, identity: Mapping[str, str], options: Options | None, guarded: bool = False
+) -> _Stack:
+    # A process that runs a brick by itself has the brick's files anyway: only what is served needs access control.
     stack = _Stack(volume, options)
     stack.beside("posix", "storage/posix", {**identity, "directory": _absolute(volume, directory)})
+    if guarded:
+        stack.above("access-control", "features/access-control")
     stack.above("locks", "features/locks")
+    for layer in ("worm", "read-only"):
+        if f"features/{layer}" in stack.options:
+            stack.above(layer, f"features/{layer}")
     stack.above("io-threads", "performance/io-threads")
     return stack
 

@@ -53,6 +53,9 @@ PACKAGES = {
     "diff": "diffutils",
     "setfattr": "attr",
     "getfattr": "attr",
+    "setfacl": "acl",
+    "getfacl": "acl",
+    "runuser": "util-linux",
     "strace": "strace",
     "tshark": "tshark",
 }

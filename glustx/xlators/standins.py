@@ -22,7 +22,6 @@ STAND_INS = frozenset(
         "cluster/distribute",
         "cluster/nufa",
         "cluster/switch",
-        "features/access-control",
         "features/arbiter",
         "features/barrier",
         "features/bitrot-stub",
@@ -33,13 +32,11 @@ STAND_INS = frozenset(
         "features/namespace",
         "features/quiesce",
         "features/quota",
-        "features/read-only",
         "features/selinux",
         "features/sdfs",
         "features/snapview-client",
         "features/trash",
         "features/upcall",
-        "features/worm",
         "performance/io-cache",
         "performance/md-cache",
         "performance/nl-cache",
@@ -48,7 +45,6 @@ STAND_INS = frozenset(
         "performance/read-ahead",
         "performance/readdir-ahead",
         "performance/write-behind",
-        "system/posix-acl",
     }
 )
 
@@ -70,8 +66,6 @@ FIRST_ONLY = {"features/snapview-client": "snapshots"}
 RELIED_ON = {
     "features/quota": ("server-quota",),
     "features/marker": ("quota", "inode-quota", "xtime"),
-    "features/read-only": ("read-only",),
-    "features/worm": ("worm", "worm-file-level"),
     "features/selinux": (),
 }
 

@@ -41,6 +41,7 @@ def test_brick_options_agree_with_stocks() -> None:
     ours = parse(text)
     assert types(text) == {
         "w1-posix": "storage/posix",
+        "w1-access-control": "features/access-control",
         "w1-locks": "features/locks",
         "w1-io-threads": "performance/io-threads",
         "/bricks/b1": "debug/io-stats",
@@ -54,10 +55,22 @@ def test_brick_options_agree_with_stocks() -> None:
     assert [volume.subvolumes for volume in ours.volumes] == [
         (),
         ("w1-posix",),
+        ("w1-access-control",),
         ("w1-locks",),
         ("w1-io-threads",),
         ("/bricks/b1",),
     ]
+
+
+def test_worm_and_read_only_are_in_the_brick_when_asked_for() -> None:
+    options = {"features/read-only": {"read-only": "on"}, "features/worm": {"worm-file-level": "on"}}
+    brick = parse(brick_volfile("v", "/srv/b", 0, options=options))
+    assert [volume.name for volume in brick.volumes[1:5]] == [
+        "v-access-control", "v-locks", "v-worm", "v-read-only"
+    ]  # fmt: skip
+    assert brick.by_name["v-read-only"].options == {"read-only": "on"}
+    with pytest.raises(ValueError, match="features/quota"):
+        brick_volfile("v", "/srv/b", 0, options={"features/quota": {}})
 
 
 def test_client_meets_brick() -> None:

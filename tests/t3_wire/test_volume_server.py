@@ -394,6 +394,8 @@ def test_with_counts_keeps_the_bricks_name(tmp_path: Path) -> None:
         ("io-threads", ""),
         ("locks-stats", "on"),
         ("locks", ""),
+        ("access-control-stats", "on"),
+        ("access-control", ""),
         ("posix-stats", "on"),
         ("posix", ""),
     ]
