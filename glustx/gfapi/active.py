@@ -6,7 +6,6 @@ every fd on the new graph and take its posix locks there, then let the fops go o
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import weakref
@@ -135,8 +134,8 @@ class Active:
             waits = req.cmd == F_SETLKW
             try:
                 reply: Reply = await (method if waits else counted)(req)
-            except FopError as error:
-                if not waits or error.errno != errno.ENOTCONN or use is self._use:
+            except FopError:
+                if not waits or use is self._use:
                     raise
                 reply = await self.top(req)
                 return reply
