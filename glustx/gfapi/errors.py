@@ -6,8 +6,11 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Coroutine
+from typing import Any
 
-from glustx.errors import FopError, MountError
+from glustx.errors import FopCancelled, FopError, MountError
+from glustx.runtime import TimedOut
 
 # Linux numbers by name, for platforms that number otherwise.
 _LINUX = {
@@ -53,3 +56,14 @@ def mount_error(error: FopError, volume: str) -> MountError:
     number = errno.ENOTCONN if error.errno in _UNREACHED else native(error.errno)
     name = errno.errorcode.get(number, str(number))
     return MountError(number, f"cannot mount volume {volume} ({name}): {error.text or os.strerror(number)}")
+
+
+def late(stop: FopCancelled, co: Coroutine[Any, Any, Any], seconds: float | None) -> TimedOut:
+    """Return what tells that a call was called off because its time was up.
+
+    Args:
+        stop: what came out of it; it names the fop and the brick that was waited for, where there was one.
+        co: the call.
+        seconds: its time.
+    """
+    return TimedOut(f"{stop.at or getattr(co, '__name__', 'the call')}: no answer in {seconds:g} s")

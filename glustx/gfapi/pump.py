@@ -26,11 +26,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from glustx.errors import FopCancelled
+from glustx.gfapi.errors import late
 from glustx.gfapi.interrupt import Guard, Guarded, inside, pending, raise_pending
 from glustx.gfapi.pump_socket import Dial, SocketChannel
 from glustx.gfapi.waker import Waker
 from glustx.rpc.channel import Address, Receiver
-from glustx.runtime import Run, TimedOut, TimerHandle, drive, turn
+from glustx.runtime import Run, TimerHandle, drive, turn
 
 log = logging.getLogger("glustx.gfapi")
 
@@ -39,6 +40,8 @@ T = TypeVar("T")
 IDLE_SECONDS = 0.05
 # A signal that comes just before a system call does not interrupt it: the main thread looks up now and then.
 SIGNAL_SECONDS = 0.5
+# How long a call whose time is up may take to undo what it began while its caller waits.
+UNDO_SECONDS = 0.2
 _FORKED = "this volume was opened before fork(); a child process has to open its own"
 _CLOSED = "this volume is closed"
 
@@ -56,7 +59,7 @@ class Call:
     error: BaseException | None = None
     run: Run | None = None
     gate: Any = None
-    late = ""
+    late = False
 
     def __init__(self, pump: Pump) -> None:
         self.pump = pump
@@ -66,7 +69,9 @@ class Call:
         self.run = drive(co, self.finish)
 
     def finish(self, value: Any, error: BaseException | None) -> None:
-        """Take the outcome and wake the caller where it sleeps."""
+        """Take the outcome and wake the caller where it sleeps; one that comes after `let_go` is nobody's."""
+        if self.done:
+            return
         self.value = value
         self.error = error
         self.done = True
@@ -74,6 +79,10 @@ class Call:
             self.open_gate()
         elif self.pump.holder is self:
             self.pump.wake()
+
+    def let_go(self) -> None:
+        """End for the caller, though the coroutine still undoes what it began."""
+        self.finish(None, FopCancelled())
 
     def open_gate(self) -> None:
         """Let the thread that sleeps at the gate go on."""
@@ -137,7 +146,8 @@ class Pump:
         """Drive a coroutine from the calling thread and return its value or raise its error.
 
         Args:
-            timeout: seconds after which it is cancelled.
+            timeout: seconds after which it is cancelled. What it has to undo by then goes on without the caller when it
+                takes longer than a moment.
 
         Raises:
             TimedOut: it was cancelled for that reason.
@@ -170,7 +180,7 @@ class Pump:
         error = call.error
         if error is not None:
             if call.late and isinstance(error, FopCancelled):
-                error = TimedOut(call.late)
+                error = late(error, co, timeout)
             try:
                 raise error
             finally:
@@ -188,7 +198,7 @@ class Pump:
                         self._pass_on()
                     break
                 if timeout is not None and timer is None:
-                    timer = self.call_later(timeout, lambda: self._expire(call, timeout))
+                    timer = self.call_later(timeout, lambda: self._expire(call))
                 self._waits += 1
                 self._calls.add(call)
                 gate = None
@@ -210,10 +220,11 @@ class Pump:
         if timer is not None:
             timer.cancel()
 
-    def _expire(self, call: Call, timeout: float) -> None:
-        if call.run is not None:
-            call.late = f"no answer in {timeout:g} s"
+    def _expire(self, call: Call) -> None:
+        if call.run is not None and not call.done:
+            call.late = True
             call.run.cancel()
+            self.call_later(UNDO_SECONDS, call.let_go)
 
     def _abandon(self, call: Call) -> None:
         with self._guarded:

@@ -414,6 +414,25 @@ def test_the_undo_of_a_late_call_is_waited_for(pump):
     assert undone == [True]
 
 
+def test_an_undo_that_takes_too_long_goes_on_without_its_caller(pump):
+    undone = threading.Event()
+    over = Waiter()
+
+    async def work():
+        try:
+            await Waiter()
+        finally:
+            await over
+            undone.set()
+
+    began = time.monotonic()
+    with pytest.raises(TimedOut, match=r"work: no answer in 0\.01 s"):
+        pump.run(work(), timeout=0.01)
+    assert time.monotonic() - began < 5 and not undone.is_set()
+    pump.post(lambda: over.set(None))
+    assert undone.wait(10)
+
+
 # -- when nobody calls -----------------------------------------------------------------------------------------------
 
 

@@ -555,7 +555,7 @@ def test_at_random(make: Callable[..., World], seeded: random.Random, round_: in
     for fd in files:
         world.do(graph, fops.Write(fd, 0, bytes(64)))
     extra: list[Fd] = []
-    calm = False
+    storm = [True]
     for step in range(250):
         n = rng.randrange(len(files))
         fd = files[n]
@@ -582,13 +582,13 @@ def test_at_random(make: Callable[..., World], seeded: random.Random, round_: in
         elif action == "cut" and link(graph).connection.channel is not None and rng.random() < 0.5:
             pull(world, graph)
         elif action == "cut later" and rng.random() < 0.3:
-            Dials(world, cut_at(rng.randrange(1, 9), lambda: calm))
+            Dials(world, cut_at(rng.randrange(1, 9), lambda: not storm[0]))
         elif action == "time":
             for _ in range(rng.randrange(1, 40)):
                 world.reactor.advance(0.01)
                 world.reactor.run()
-        calm = step % 25 == 24
-        if calm:
+        storm[0] = step % 25 < 24
+        if not storm[0]:
             world.pass_time(8)
             assert link(graph).up
             for data, doubts, other in zip(content, unsure, files, strict=True):
