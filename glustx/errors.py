@@ -68,7 +68,11 @@ class GraphError(ValueError):
     """A graph that cannot be built or brought up: unknown type, wrong number of subvolumes, a storage that refuses."""
 
 
-class MountError(OSError):
+class LibgfapiException(Exception):
+    """A volume cannot be described, mounted or used: the name that libgfapi-python has for it."""
+
+
+class MountError(OSError, LibgfapiException):
     """A volume that could not be mounted: its servers or bricks cannot be reached, do not know it, or refuse.
 
     `strerror` is one sentence with the volume, the servers or brick by host and port, and the reason. `errno` is

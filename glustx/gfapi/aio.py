@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import os
+import uuid
 import warnings
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
 from glustx.errors import FopCancelled
-from glustx.gfapi.entries import AsyncScandir, join
-from glustx.gfapi.file import Buffer, FileCore
+from glustx.gfapi import trees
+from glustx.gfapi.attrs import Buffer
+from glustx.gfapi.description import describe
+from glustx.gfapi.entries import AsyncDir, AsyncScandir, alike
+from glustx.gfapi.exceptions import ClosedFile, VolumeNotMounted
+from glustx.gfapi.file import FileCore
 from glustx.gfapi.flags import mode_text
-from glustx.gfapi.namei import PathLike, to_text
+from glustx.gfapi.logfile import LogFile
+from glustx.gfapi.namei import BytesPath, PathLike, StrPath, Whereabouts, to_text
+from glustx.gfapi.persona import Personas
+from glustx.gfapi.results import StatResult
 from glustx.gfapi.session import Session
 from glustx.gfapi.source import Source, SourceLike
 from glustx.gfapi.tables import FileTable, VolumeTable
 from glustx.gfapi.twins import Asynchronous
+from glustx.gfapi.url import DEFAULT_PORT
 from glustx.gfapi.volume import VolumeCore, make_caller
 from glustx.rpc.transport import AsyncioNetwork, AsyncioReactor
 from glustx.runtime import Run, TimedOut, drive, turn
@@ -110,44 +120,70 @@ class _InLoop(Asynchronous):
         return await run_in_loop(co, self._timeout)
 
 
-class AsyncVolume(VolumeTable, _InLoop):
+class AsyncVolume(Personas, VolumeTable, _InLoop):
     """A volume for asyncio: `async with AsyncVolume("gluster://host/vm") as vol:`, or `mount` and `close` it.
 
-    It belongs to the event loop in which it is mounted.
+    It belongs to the event loop in which it is mounted, and to the process: after `fork` a child opens its own.
 
     Args:
-        source: a URL `gluster://host[:port][,host2]/volume`, a host or hosts, the path of a volfile, a volfile's text,
+        hosts: a URL `gluster://host[:port][,host2]/volume`, a host or hosts, the path of a volfile, a volfile's text,
             or the path of a brick's folder, whose graph then runs in this process.
-        volume: the volume's name, where the source does not say it.
+        volname: the volume's name, where `hosts` does not say it.
+        proto: `tcp`, or `unix` when `hosts` is the path of the volume server's socket.
+        port: of hosts that name none.
+        log_file: where the package logs to while the volume is mounted; `/dev/null` leaves that to `logging`.
+        log_level: what is logged there, GlusterFS's numbers: 4 errors, 5 warnings, 7 what happens, 9 everything.
         uid, gid, groups: who asks; the user of this process by default.
-        umask: bits taken from the mode of what is made.
+        umask: bits taken from the mode of what is made; by default 0o022, and none with hosts and a name.
         timeout: seconds that a call may take; without limit by default.
         mount_timeout: seconds to wait for the volume to answer.
 
     Raises:
+        LibgfapiException: a protocol, port, host or name that cannot be.
         ValueError: a source that cannot be used.
     """
 
     def __init__(
         self,
-        source: SourceLike,
-        volume: str = "",
+        hosts: SourceLike,
+        volname: str = "",
+        proto: str = "tcp",
+        port: int = DEFAULT_PORT,
+        log_file: StrPath | None = "/dev/null",
+        log_level: int = 7,
         *,
         uid: int | None = None,
         gid: int | None = None,
         groups: tuple[int, ...] | None = None,
-        umask: int = 0o022,
+        umask: int | None = None,
         timeout: float | None = None,
         mount_timeout: float = 30.0,
     ) -> None:
-        self._source = Source.of(source, volume)
+        self._owner = False
+        found = describe(hosts, volname, proto, port)
+        self._source = found.source
+        self.hosts = list(found.hosts)
+        self.volname = found.source.volume
+        self.protocol = proto
+        self.port = port
+        self.volid: uuid.UUID | None = None
+        self._log = LogFile(log_file, log_level)
         self._caller = make_caller(uid, gid, groups)
-        self._umask = umask
+        self._umask = umask if umask is not None else 0 if found.by_hosts else 0o022
+        self._here = Whereabouts()
+        self._ids: weakref.WeakKeyDictionary[asyncio.Task[Any], dict[str, Any]] = weakref.WeakKeyDictionary()
         self._timeout = timeout
         self._mount_timeout = mount_timeout
-        self._loop = None
+        self._session: Session | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._network: AsyncioNetwork | None = None
         self._owner = True
+
+    def _own(self) -> dict[str, Any]:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("who asks can be set from a task only")
+        return self._ids.setdefault(task, {})
 
     @classmethod
     def memory(cls, **options: Any) -> AsyncVolume:
@@ -155,40 +191,52 @@ class AsyncVolume(VolumeTable, _InLoop):
         return cls(Source.memory(), **options)
 
     def __repr__(self) -> str:
-        return f"<AsyncVolume {self._source.volume} at {self._source.host}{'' if self.mounted else ', not mounted'}>"
+        return f"<AsyncVolume {self.name} at {self.host}{'' if self.mounted else ', not mounted'}>"
 
     async def mount(self) -> AsyncVolume:
-        """Get the volfile, bring the graph up, and return the volume itself.
+        """Get the volfile, bring the graph up, and return the volume itself. A second call does nothing.
 
         Raises:
-            OSError: ENOTCONN when no server or brick answers, ENOENT when the servers know no such volume.
+            MountError: no server or brick answers, or the servers know no such volume.
+            LibgfapiException: the log file cannot be written.
             ValueError: a volfile that cannot be run.
         """
-        if self.mounted:
+        if self.mounted or not self._owner:
             return self
+        self._log.begin()
         loop = asyncio.get_running_loop()
         network = AsyncioNetwork(loop)
         session = Session(self._source, AsyncioReactor(loop), network, timeout=self._mount_timeout)
         self._loop = loop
         self._network = network
-        self._core = VolumeCore(session, self._caller, self._umask)
+        self._begin(VolumeCore(session, self._caller, self._umask, self._here))
         try:
             await self._do(session.mount())
         except BaseException:
+            self._end()
+            self._log.end()
             await network.close()
             raise
+        self._session = session
         return self
 
     async def close(self) -> None:
         """Take the graph down. Files that are still open can only be closed then. A second call does nothing."""
-        if not self._owner or not self.mounted:
+        session = self._session
+        if not self._owner or session is None or not session.mounted:
             return
-        session: Session = self._core.session
         try:
             await run_in_loop(session.unmount())
         finally:
+            self._end()
+            self._here.path = b"/"
+            self._log.end()
             if self._network is not None:
                 await self._network.close()
+
+    async def umount(self) -> None:
+        """Take the graph down, as `close`; `mount` brings it up again."""
+        await self.close()
 
     async def __aenter__(self) -> AsyncVolume:
         return await self.mount()
@@ -201,25 +249,72 @@ class AsyncVolume(VolumeTable, _InLoop):
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
     @property
-    def mounted(self) -> bool:
-        """True between `mount` and `close`."""
-        core = getattr(self, "_core", None)
-        return core is not None and bool(core.session.mounted)
-
-    @property
     def name(self) -> str:
         """The volume's name."""
-        return self._source.volume
+        return self.volname
 
     @property
     def host(self) -> str:
         """The host that serves the volfile."""
-        return self._source.host
+        return self._source.host if self._session is None else self._session.host
 
     @property
     def graph(self) -> Any:
         """The running graph, for status and statedumps."""
-        return self._core.session.graph
+        if self._session is None:
+            raise VolumeNotMounted(f"volume {self.volname} is not mounted: {self._why}")
+        return self._session.graph
+
+    @property
+    def mounted(self) -> bool:
+        """True between `mount` and `umount`."""
+        session = getattr(self, "_session", None)
+        return session is not None and bool(session.mounted)
+
+    @property
+    def closed(self) -> bool:
+        """True when the volume is not mounted."""
+        return not self.mounted
+
+    @property
+    def log_file(self) -> StrPath | None:
+        """Where the package logs to while the volume is mounted."""
+        return self._log.path
+
+    @property
+    def log_level(self) -> int:
+        """What is logged there, by GlusterFS's numbers."""
+        return self._log.level
+
+    def set_logging(self, log_file: StrPath | None, log_level: int) -> None:
+        """Log to another file or at another level, at once when the volume is mounted.
+
+        Args:
+            log_file: `/dev/null` or None leaves the log to `logging`.
+            log_level: GlusterFS's numbers, 0 to 9.
+
+        Raises:
+            LibgfapiException: the file cannot be written.
+        """
+        log = LogFile(log_file, log_level)
+        if self.mounted:
+            log.begin()
+        self._log.end()
+        self._log = log
+
+    def disable_logging(self) -> None:
+        """Log to no file any more."""
+        self.set_logging("/dev/null", self.log_level)
+
+    async def get_volume_id(self) -> uuid.UUID:
+        """Return the volume's id, which its bricks keep on their root."""
+        if self.volid is None:
+            self.volid = await self._volume_id()
+        return self.volid
+
+    def getcwd(self) -> str:
+        """Return the directory that paths without a leading slash start from."""
+        return to_text(self._core.here.path)
 
     def using(
         self,
@@ -238,62 +333,170 @@ class AsyncVolume(VolumeTable, _InLoop):
         view.__dict__.update(self.__dict__)
         view._owner = False
         view._timeout = self._timeout if timeout is None else timeout
-        view._core = self._core.using(uid, gid, groups, umask)
+        view._ids = weakref.WeakKeyDictionary()
+        view._personal = False
+        view._begin(self._core.using(uid, gid, groups, umask))
         return view
 
     # -- files -------------------------------------------------------------------------------------------------------
 
-    async def open(self, path: PathLike, how: int | str = os.O_RDONLY, mode: int = 0o666) -> AsyncFile:
+    async def open(self, path: PathLike, flags: int | str = os.O_RDONLY, mode: int | None = None) -> AsyncFile:
         """Open a file for raw bytes.
 
         Args:
-            how: `os.O_*` flags or a mode string (`rb`, `r+b`, `wb`, `ab`, `xb`).
-            mode: permissions of a file that is made, less the umask.
+            flags: `os.O_*` flags or a mode string (`rb`, `r+b`, `wb`, `ab`, `xb`).
+            mode: permissions of a file that is made, less the umask; by default 0o777 with flags, as `os.open` has it,
+                and 0o666 with a mode string.
         """
-        core = await self._open_core(path, how, mode)
-        return AsyncFile(core, self)
+        return AsyncFile._of(await self._open_core(path, flags, mode), self)
+
+    async def fopen(self, path: PathLike, mode: str = "r") -> AsyncFile:
+        """Open a file for raw bytes, whatever the mode says of text.
+
+        Args:
+            mode: `r`, `w`, `a`, `x`, with `+` and `b` as wanted; the file's `mode` is just that.
+
+        Raises:
+            ValueError: a mode that is none; TypeError: it is not a string. OSError: as `open`.
+        """
+        if not isinstance(mode, str):
+            raise TypeError(f"mode {mode!r} is not a string")
+        return AsyncFile(await self.open(path, mode), mode=mode)
 
     async def create(self, path: PathLike, mode: int = 0o666, *, exclusive: bool = False) -> AsyncFile:
         """Make a file and open it for reading and writing; one that is there is emptied, or refused if `exclusive`."""
         how = os.O_RDWR | os.O_CREAT | (os.O_EXCL if exclusive else os.O_TRUNC)
         return await self.open(path, how, mode)
 
+    @staticmethod
+    async def copyfileobj(fsrc: Any, fdst: Any, length: int = 128 << 10) -> None:
+        """Copy what is left of one open file to another, `length` bytes at a time; either may be any
+        object with such coroutines."""
+        buffer = memoryview(bytearray(length))
+        while count := await fsrc.readinto(buffer):
+            done = 0
+            while done < count:
+                done += await fdst.write(buffer[done:count])
+
+    @overload
+    async def getxattr(self, path: PathLike, key: str, size: int = 0, *, follow_symlinks: bool = True) -> str: ...
+
+    @overload
+    async def getxattr(self, path: PathLike, key: bytes, size: int = 0, *, follow_symlinks: bool = True) -> bytes: ...
+
+    async def getxattr(
+        self, path: PathLike, key: str | bytes, size: int = 0, *, follow_symlinks: bool = True
+    ) -> str | bytes:
+        """Return the value of an extended attribute: text for a key that is text, bytes for one that is bytes.
+
+        Text is UTF-8, with surrogates for what is none, so no byte is lost: `os.fsencode` gives them back.
+
+        Args:
+            size: the most bytes that the value may have; 0 for any.
+
+        Raises:
+            OSError: ENODATA when there is no such attribute, ERANGE when it has more bytes than `size`.
+        """
+        return alike(key, await self._getxattr(path, key, size, follow_symlinks=follow_symlinks))
+
+    @overload
+    async def readlink(self, path: StrPath) -> str: ...
+
+    @overload
+    async def readlink(self, path: BytesPath) -> bytes: ...
+
+    async def readlink(self, path: PathLike) -> str | bytes:
+        """Return what a symbolic link says, as bytes for a path of bytes; OSError EINVAL when it is none."""
+        return alike(os.fspath(path), await self._readlink(path))
+
+    @overload
+    async def realpath(self, path: StrPath) -> str: ...
+
+    @overload
+    async def realpath(self, path: BytesPath) -> bytes: ...
+
+    async def realpath(self, path: PathLike) -> str | bytes:
+        """Return the path without symbolic links and dots, as bytes for one of bytes; what it names must exist."""
+        return alike(os.fspath(path), await self._realpath(path))
+
     # -- directories -------------------------------------------------------------------------------------------------
 
-    def scandir(self, path: PathLike = "/") -> AsyncScandir:
+    @overload
+    async def listdir(self, path: StrPath = "/") -> list[str]: ...
+
+    @overload
+    async def listdir(self, path: BytesPath) -> list[bytes]: ...
+
+    async def listdir(self, path: PathLike = "/") -> Any:
+        """Return the names in a directory, without `.` and `..`, as bytes for a path of bytes."""
+        text = os.fspath(path)
+        return [alike(text, entry.name) for entry in await self._entries(path)]
+
+    @overload
+    async def listdir_with_stat(self, path: StrPath = "/") -> list[tuple[str, StatResult]]: ...
+
+    @overload
+    async def listdir_with_stat(self, path: BytesPath) -> list[tuple[bytes, StatResult]]: ...
+
+    async def listdir_with_stat(self, path: PathLike = "/") -> Any:
+        """Return pairs of name and attributes (a link's own) of all in a directory, without `.` and `..`."""
+        text = os.fspath(path)
+        return [(alike(text, entry.name), StatResult(entry.stat)) for entry in await self._entries(path)]
+
+    @overload
+    def scandir(self, path: StrPath = "/") -> AsyncScandir[str]: ...
+
+    @overload
+    def scandir(self, path: BytesPath) -> AsyncScandir[bytes]: ...
+
+    def scandir(self, path: PathLike = "/") -> Any:
         """Return an asynchronous iterator of AsyncDirEntry, attributes included; a context manager as well."""
         return AsyncScandir(self, path)
 
-    async def walk(
+    async def opendir(self, path: PathLike, readdirplus: bool = False) -> AsyncDir:
+        """Open a directory, to iterate over its entries as they come from the brick, `.` and `..` included.
+
+        Args:
+            readdirplus: yield pairs of entry and attributes.
+        """
+        folder = AsyncDir(self, path, readdirplus)
+        await folder._begin()
+        return folder
+
+    @overload
+    def walk(
+        self,
+        top: StrPath = "/",
+        topdown: bool = True,
+        onerror: Callable[[OSError], object] | None = None,
+        followlinks: bool = False,
+    ) -> AsyncIterator[tuple[str, list[str], list[str]]]: ...
+
+    @overload
+    def walk(
+        self,
+        top: BytesPath,
+        topdown: bool = True,
+        onerror: Callable[[OSError], object] | None = None,
+        followlinks: bool = False,
+    ) -> AsyncIterator[tuple[bytes, list[bytes], list[bytes]]]: ...
+
+    def walk(
         self,
         top: PathLike = "/",
         topdown: bool = True,
         onerror: Callable[[OSError], object] | None = None,
         followlinks: bool = False,
-    ) -> AsyncIterator[tuple[str, list[str], list[str]]]:
-        """Yield (folder, names of folders, names of others) of a tree, as `os.walk` does."""
-        given = os.fspath(top)
-        folder = to_text(given) if isinstance(given, bytes) else given
-        folders: list[str] = []
-        others: list[str] = []
-        links: set[str] = set()
-        try:
-            async for entry in self.scandir(folder):
-                (folders if await entry.is_dir() else others).append(entry.name)
-                if entry.is_symlink():
-                    links.add(entry.name)
-        except OSError as error:
-            if onerror is not None:
-                onerror(error)
-            return
-        if topdown:
-            yield folder, folders, others
-        for name in folders:
-            if followlinks or name not in links:
-                async for found in self.walk(join(folder, name), topdown, onerror, followlinks):
-                    yield found
-        if not topdown:
-            yield folder, folders, others
+    ) -> AsyncIterator[tuple[Any, list[Any], list[Any]]]:
+        """Yield (directory, names of directories, names of others) of a tree.
+
+        A symbolic link to a directory is one of the others, unless `followlinks`.
+
+        Args:
+            topdown: a directory before what is in it; names taken from the second list are then not entered.
+            onerror: called with the OSError of a directory that cannot be read; by default it is passed over.
+        """
+        return trees.walk(self, top, topdown, onerror, followlinks)
 
 
 class AsyncFile(FileTable, _InLoop):
@@ -302,12 +505,30 @@ class AsyncFile(FileTable, _InLoop):
     Tasks may share it; those that read and write at the position take turns.
     """
 
-    def __init__(self, core: FileCore, volume: AsyncVolume) -> None:
-        self._core = core
-        self._loop = volume._loop
-        self._timeout = volume._timeout
-        self.name = os.fspath(cast("str | bytes", core.path))
-        self.mode = mode_text(core.flags)
+    _core: FileCore
+    name: str | bytes
+    mode: str
+
+    def __new__(cls, fd: AsyncFile, path: PathLike | None = None, mode: str | None = None) -> AsyncFile:
+        if not isinstance(fd, AsyncFile):
+            raise ValueError(f"{fd!r} is not what AsyncVolume.open returns")
+        return fd
+
+    def __init__(self, fd: AsyncFile, path: PathLike | None = None, mode: str | None = None) -> None:
+        if path is not None:
+            self.name = os.fspath(path)
+        if mode is not None:
+            self.mode = mode
+
+    @classmethod
+    def _of(cls, core: FileCore, volume: AsyncVolume | AsyncFile) -> AsyncFile:
+        file = super().__new__(cls)
+        file._core = core
+        file._loop = volume._loop
+        file._timeout = volume._timeout
+        file.name = os.fspath(cast(PathLike, core.path))
+        file.mode = mode_text(core.flags)
+        return file
 
     def __repr__(self) -> str:
         return f"<AsyncFile {self.name!r} mode {self.mode!r}{' closed' if self.closed else ''}>"
@@ -315,7 +536,7 @@ class AsyncFile(FileTable, _InLoop):
     def _live(self) -> FileCore:
         core: FileCore = self._core
         if not core.open:
-            raise ValueError("I/O operation on closed file")
+            raise ClosedFile()
         return core
 
     @property
@@ -328,21 +549,32 @@ class AsyncFile(FileTable, _InLoop):
         """True once the file is closed."""
         return not self._core.open
 
-    async def read(self, size: int = -1) -> bytes:
+    async def read(self, size: int | None = -1) -> bytes:
         """Read up to `size` bytes at the position, all that is left by default; b"" at the end."""
-        return await self._do(self._live().read(size))
+        return await self._do(self._live().read(-1 if size is None else size))
 
     async def readinto(self, buffer: Buffer) -> int:
         """Read into `buffer` at the position; return how many bytes came, 0 at the end."""
         return await self._do(self._live().readinto(buffer))
 
-    async def write(self, data: Buffer) -> int:
-        """Write `data` at the position (at the end in append mode); return how many bytes were written."""
-        return await self._do(self._live().write(data))
+    async def readline(self, size: int | None = -1, /) -> bytes:
+        """Read to the end of a line, and not more than `size` bytes; b"" at the end of the file."""
+        return await self._do(self._live().readline(-1 if size is None else size))
+
+    async def write(self, data: Buffer | str) -> int:
+        """Write `data` at the position (at the end in append mode); return how many bytes were written.
+
+        Text is written as UTF-8.
+        """
+        return await self._do(self._live().write(data.encode() if isinstance(data, str) else data))
 
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move the position and return it; `whence` may be os.SEEK_DATA or os.SEEK_HOLE as well."""
         return await self._do(self._live().seek(offset, whence))
+
+    async def lseek(self, pos: int, how: int) -> int:
+        """Move the position and return it; `how` is os.SEEK_SET, SEEK_CUR, SEEK_END, SEEK_DATA or SEEK_HOLE."""
+        return await self.seek(pos, how)
 
     def tell(self) -> int:
         """Return the position."""
@@ -351,6 +583,36 @@ class AsyncFile(FileTable, _InLoop):
     async def truncate(self, size: int | None = None) -> int:
         """Set the file's size, to the position by default, and return it."""
         return await self._do(self._live().truncate(size))
+
+    async def ftruncate(self, length: int) -> None:
+        """Set the file's size."""
+        await self.truncate(length)
+
+    @overload
+    async def getxattr(self, key: str, size: int = 0) -> str: ...
+
+    @overload
+    async def getxattr(self, key: bytes, size: int = 0) -> bytes: ...
+
+    async def getxattr(self, key: str | bytes, size: int = 0) -> str | bytes:
+        """Return the value of an extended attribute: text for a key that is text, bytes for one that is bytes.
+
+        Raises:
+            OSError: ENODATA when there is no such attribute, ERANGE when it has more bytes than `size` (0 for any).
+        """
+        return alike(key, await self._getxattr(key, size))
+
+    fgetxattr = getxattr
+
+    async def dup(self) -> AsyncFile:
+        """Return another file object on the same open file, with a position of its own, which starts at 0."""
+        self._live()
+        return AsyncFile(AsyncFile._of(await self._dup_core(), self), self.name, self.mode)
+
+    @property
+    def originalpath(self) -> str | bytes:
+        """The path, as `name`."""
+        return self.name
 
     async def copy_file_range(self, target: AsyncFile, count: int, offset: int = 0, target_offset: int = 0) -> int:
         """Copy `count` bytes at `offset` to `target_offset` of another open file of the volume, on the brick.
@@ -377,7 +639,3 @@ class AsyncFile(FileTable, _InLoop):
         core = getattr(self, "_core", None)
         if core is not None and core.open and core.session.mounted:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
-            try:
-                core.session.reactor.post(core.give_back)
-            except RuntimeError:
-                pass  # the loop is closed

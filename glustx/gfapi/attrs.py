@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any
+import errno
+from typing import Any, Union
 
+from glustx.errors import FopError
 from glustx.fops import XattrReply
 from glustx.gfapi.namei import to_text
 from glustx.values import (
@@ -22,6 +23,8 @@ from glustx.values import (
 Change = tuple[Iatt, int]
 """Attributes to set, and SETATTR's `valid` that says which."""
 
+Buffer = Union[bytes, bytearray, memoryview]
+
 _GIGA = 1_000_000_000
 
 
@@ -37,7 +40,14 @@ def owner_change(uid: int, gid: int) -> Change:
 
 
 def time_change(times: tuple[float, float] | None, ns: tuple[int, int] | None) -> Change:
-    """Set access and modification time as `os.utime` takes them. ValueError when both are given."""
+    """Set access and modification time as `os.utime` takes them.
+
+    Raises:
+        ValueError: both are given. TypeError: one is not a tuple of two.
+    """
+    for pair in (times, ns):
+        if pair is not None and not (isinstance(pair, tuple) and len(pair) == 2):
+            raise TypeError("utime: times and ns are a tuple (atime, mtime) or None")
     if times is not None and ns is not None:
         raise ValueError("utime: either times or ns, not both")
     if times is None and ns is None:
@@ -52,7 +62,7 @@ def time_change(times: tuple[float, float] | None, ns: tuple[int, int] | None) -
 
 def xattr_name(name: str | bytes) -> bytes:
     """Return an xattr's name as it travels. ValueError for an empty one or one with a NUL."""
-    raw = os.fsencode(name)
+    raw = name.encode("utf-8", "surrogateescape") if isinstance(name, str) else bytes(name)
     if not raw or b"\0" in raw:
         raise ValueError(f"{name!r} is no name of an extended attribute")
     return raw
@@ -65,7 +75,26 @@ def xattr_flags(flags: int) -> int:
     return flags
 
 
-def list_names(reply: Any) -> list[str]:
-    """Return the names in the answer to a GETXATTR of all."""
+def xattr_value(value: str | Buffer) -> bytes:
+    """Return an xattr's value as it travels: text as UTF-8, with surrogates for what is none."""
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else bytes(value)
+
+
+def fitting(value: bytes, size: int) -> bytes:
+    """Return `value` when it has at most `size` bytes; 0 is any.
+
+    Raises:
+        FopError: ERANGE. ValueError: `size` is negative.
+    """
+    if size < 0:
+        raise ValueError(f"size {size}")
+    if size and len(value) > size:
+        raise FopError(errno.ERANGE, f"{len(value)} bytes do not fit into {size}")
+    return value
+
+
+def list_names(reply: Any, size: int = 0) -> list[str]:
+    """Return the names in the answer to a GETXATTR of all, sorted; FopError ERANGE when they take more than `size`."""
     assert isinstance(reply, XattrReply)
-    return [to_text(key) for key in reply.xattrs]
+    fitting(b"".join(bytes(key) + b"\0" for key in reply.xattrs), size)
+    return sorted(to_text(key) for key in reply.xattrs)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Union
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
 
 from glustx.errors import FopError
 from glustx.fops import (
@@ -27,7 +28,17 @@ from glustx.fops import (
     Write,
     Zerofill,
 )
-from glustx.gfapi.attrs import list_names, mode_change, owner_change, time_change, xattr_flags, xattr_name
+from glustx.gfapi.attrs import (
+    Buffer,
+    fitting,
+    list_names,
+    mode_change,
+    owner_change,
+    time_change,
+    xattr_flags,
+    xattr_name,
+    xattr_value,
+)
 from glustx.gfapi.flags import O_APPEND
 from glustx.gfapi.results import LockInfo, StatResult
 from glustx.gfapi.session import Session
@@ -48,11 +59,24 @@ from glustx.values import (
 )
 from glustx.xdata import Xdata
 
-Buffer = Union[bytes, bytearray, memoryview]
-
 CHUNK = 1 << 20
 WINDOW = 4
 _OFF_MAX = (1 << 63) - 1
+_PUNCH_HOLE, _ZERO_RANGE = 0x3, 0x10
+_LINE = 4096
+
+
+class Holders:
+    """How many handles share one fd: it is released with the last of them."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+async def _refuse(request: Fop) -> NoReturn:
+    raise FopError(errno.EBADF, "I/O operation on closed file")
 
 
 class FileCore:
@@ -64,18 +88,34 @@ class FileCore:
         path: as the user gave it.
     """
 
-    def __init__(self, session: Session, caller: Caller, fd: Fd, flags: int, path: object) -> None:
+    open = False
+
+    def __init__(
+        self,
+        session: Session,
+        caller: Caller,
+        fd: Fd,
+        flags: int,
+        path: object,
+        holders: Holders | None = None,
+    ) -> None:
         self.session = session
-        self.top = session.top
+        self.top: Callable[[Fop], Coroutine[Any, Any, Any]] = session.top
         self.caller = caller
         self.fd = fd
         self.flags = flags
         self.path = path
         self.pos = 0
-        self.open = True
         self._turnstile = Lock()
         self._owner: Caller | None = None
         self._inode = session.hold(fd)
+        self._holders = holders or Holders()
+        self._holders.count += 1
+        self.open = True
+
+    async def dup(self) -> FileCore:
+        """Return another handle on the same open file, with a position and locks of its own; it starts at 0."""
+        return FileCore(self.session, self.caller, self.fd, self.flags, self.path, self._holders)
 
     def lock_owner(self) -> Caller:
         """The caller with this file's own lk_owner."""
@@ -233,6 +273,21 @@ class FileCore:
         reply = await self.top(Seek(fd=self.fd, offset=offset, what=what, caller=self.caller))
         return int(reply.offset)
 
+    async def readline(self, size: int = -1) -> bytes:
+        """Read to the end of a line, and not more than `size` bytes when that is not negative."""
+        async with self._turnstile:
+            parts: list[bytes] = []
+            while size:
+                step = _LINE if size < 0 else min(_LINE, size)
+                data = await self.pread(step, self.pos)
+                line = data[: data.find(b"\n") + 1] or data
+                parts.append(line)
+                self.pos += len(line)
+                size -= len(line) if size > 0 else 0
+                if line.endswith(b"\n") or len(data) < step:
+                    break
+            return b"".join(parts)
+
     # -- size and space ----------------------------------------------------------------------------------------------
 
     async def truncate(self, size: int | None = None) -> int:
@@ -259,7 +314,25 @@ class FileCore:
         _check(length, offset)
         await self.top(Discard(fd=self.fd, offset=offset, size=length, caller=self.caller))
 
-    async def fallocate(self, offset: int, length: int, *, keep_size: bool = False) -> None:
+    async def fallocate(self, mode: int, offset: int, length: int) -> None:
+        """Allocate, punch or zero [offset, offset + length), as fallocate(2) does.
+
+        Args:
+            mode: 0, FALLOC_FL_KEEP_SIZE (1), KEEP_SIZE with PUNCH_HOLE (3), or ZERO_RANGE (16).
+
+        Raises:
+            OSError: EOPNOTSUPP for another mode; EINVAL, EFBIG, ENOSPC, EBADF.
+        """
+        if mode in (0, 1):
+            await self.allocate(offset, length, keep_size=bool(mode))
+        elif mode == _PUNCH_HOLE:
+            await self.discard(offset, length)
+        elif mode == _ZERO_RANGE:
+            await self.zerofill(offset, length)
+        else:
+            raise FopError(errno.EOPNOTSUPP, f"fallocate mode {mode:#x}")
+
+    async def allocate(self, offset: int, length: int, *, keep_size: bool = False) -> None:
         """Allocate space for [offset, offset + length); the file grows to hold it unless `keep_size`."""
         _check(length, offset)
         request = Fallocate(fd=self.fd, offset=offset, size=length, keep_size=int(keep_size), caller=self.caller)
@@ -290,6 +363,14 @@ class FileCore:
             done += reply.count
         return done
 
+    async def size(self) -> int:
+        """Return the size in bytes."""
+        return (await self._stat()).st_size
+
+    async def fdatasync(self) -> None:
+        """Make the data durable, and of the attributes only what reading it needs."""
+        await self.fsync(data_only=True)
+
     async def fsync(self, *, data_only: bool = False) -> None:
         """Make what was written durable; `data_only` leaves out what reading does not need."""
         await self.top(Fsync(fd=self.fd, datasync=int(data_only), caller=self.caller))
@@ -319,26 +400,26 @@ class FileCore:
         """Set access and modification time, in seconds or nanoseconds; to now without either."""
         await self._setattr(time_change(times, ns))
 
-    async def getxattr(self, name: str | bytes) -> bytes:
-        """Return the value of an extended attribute; OSError ENODATA when there is none."""
-        key = xattr_name(name)
-        reply = await self.top(Fgetxattr(fd=self.fd, key=key, caller=self.caller))
-        if key not in reply.xattrs:
-            raise FopError(errno.ENODATA, f"no xattr {key!r}")
-        return bytes(reply.xattrs[key])
+    async def getxattr(self, key: str | bytes, size: int = 0) -> bytes:
+        """Return the value of an extended attribute."""
+        raw = xattr_name(key)
+        reply = await self.top(Fgetxattr(fd=self.fd, key=raw, caller=self.caller))
+        if raw not in reply.xattrs:
+            raise FopError(errno.ENODATA, f"no xattr {raw!r}")
+        return fitting(bytes(reply.xattrs[raw]), size)
 
-    async def setxattr(self, name: str | bytes, value: bytes, flags: int = 0) -> None:
-        """Set an extended attribute; `flags` os.XATTR_CREATE or os.XATTR_REPLACE."""
-        xattrs = Xdata({xattr_name(name): value})
+    async def setxattr(self, key: str | bytes, value: str | Buffer, flags: int = 0) -> None:
+        """Set an extended attribute; `flags` 1 (os.XATTR_CREATE) or 2 (os.XATTR_REPLACE) as for a path."""
+        xattrs = Xdata({xattr_name(key): xattr_value(value)})
         await self.top(Fsetxattr(fd=self.fd, xattrs=xattrs, flags=xattr_flags(flags), caller=self.caller))
 
-    async def removexattr(self, name: str | bytes) -> None:
+    async def removexattr(self, key: str | bytes) -> None:
         """Remove an extended attribute; OSError ENODATA when there is none."""
-        await self.top(Fremovexattr(fd=self.fd, key=xattr_name(name), caller=self.caller))
+        await self.top(Fremovexattr(fd=self.fd, key=xattr_name(key), caller=self.caller))
 
-    async def listxattr(self) -> list[str]:
-        """Return the names of the extended attributes."""
-        return list_names(await self.top(Fgetxattr(fd=self.fd, caller=self.caller)))
+    async def listxattr(self, size: int = 0) -> list[str]:
+        """Return the names of the extended attributes, sorted; OSError ERANGE when they take more than `size` bytes."""
+        return list_names(await self.top(Fgetxattr(fd=self.fd, caller=self.caller)), size)
 
     # -- locks -------------------------------------------------------------------------------------------------------
 
@@ -379,19 +460,30 @@ class FileCore:
         try:
             if self.session.mounted and (self.flags & O_ACCMODE or self._owner is not None):
                 # It brings the errors of writes that were held back, and drops this owner's locks.
-                await self.top(Flush(fd=self.fd, caller=self._owner or self.caller))
+                await self.session.top(Flush(fd=self.fd, caller=self._owner or self.caller))
         finally:
             self.give_back()
 
     def give_back(self) -> None:
-        """Release the fd; nobody waits for the answer."""
+        """Let go of the fd, and release it when nobody else holds it; nobody waits for the answer."""
         self.open = False
+        self.top = _refuse
+        self._holders.count -= 1
         if self.session.mounted:
-            self.session.aside(self._release())
+            self.session.aside(self._release(last=not self._holders.count))
 
-    async def _release(self) -> None:
+    def __del__(self) -> None:
+        # The outcome of a call that was interrupted, or cancelled, in the very moment it ended reaches nobody.
+        if self.open and self.session.mounted:
+            try:
+                self.session.reactor.post(self.give_back)
+            except RuntimeError:
+                pass  # the volume or its loop is closed, and its fds with it
+
+    async def _release(self, last: bool) -> None:
         try:
-            await self.top(Release(fd=self.fd, caller=self.caller))
+            if last:
+                await self.session.top(Release(fd=self.fd, caller=self.caller))
         finally:
             self.session.graph.inodes.drop(self._inode)
 

@@ -13,6 +13,7 @@ from glustx.inode import Fd
 from glustx.values import Iatt
 
 MISSING = (errno.ENOENT, errno.ENOTDIR)
+DOTS = (b".", b"..")
 _READDIR_SIZE = 128 << 10
 
 
@@ -32,6 +33,8 @@ class DirCore:
         path: from the root, without symbolic links.
     """
 
+    _open = False
+
     def __init__(self, volume: Walker, fd: Fd, path: bytes) -> None:
         self.volume = volume
         self.session = volume.session
@@ -39,12 +42,20 @@ class DirCore:
         self.path = path
         self._offset = 0
         self._eof = False
-        self._open = True
         self._inode = self.session.hold(fd)
+        self._open = True
 
     async def batch(self) -> list[Found]:
         """Return the next entries, without `.` and `..`; an empty list at the end."""
-        found: list[Found] = []
+        while entries := await self.raw():
+            found = [Found(entry.name, stat) for entry, stat in entries if entry.name not in DOTS]
+            if found:
+                return found
+        return []
+
+    async def raw(self) -> list[tuple[DirEntry, Iatt]]:
+        """Return the next entries as the brick gives them, with their attributes; an empty list at the end."""
+        found: list[tuple[DirEntry, Iatt]] = []
         while not found and not self._eof:
             request = Readdirp(fd=self.fd, offset=self._offset, size=_READDIR_SIZE, caller=self.volume.caller)
             reply = await self.session.top(request)
@@ -55,8 +66,6 @@ class DirCore:
             self._offset = entries[-1].off
             self._eof = reply.eof
             for entry in entries:
-                if entry.name in (b".", b".."):
-                    continue
                 stat = entry.stat
                 if stat is None or not stat.mode:
                     # The brick could not say: it was removed meanwhile, or must be asked.
@@ -66,7 +75,7 @@ class DirCore:
                         if error.errno in MISSING:
                             continue
                         raise
-                found.append(Found(entry.name, stat))
+                found.append((entry, stat))
         return found
 
     def give_back(self) -> None:
@@ -75,6 +84,14 @@ class DirCore:
             self._open = False
             if self.session.mounted:
                 self.session.aside(self._release())
+
+    def __del__(self) -> None:
+        # Iterators that were left half way, and outcomes of calls that were interrupted as they ended.
+        if self._open and self.session.mounted:
+            try:
+                self.session.reactor.post(self.give_back)
+            except RuntimeError:
+                pass  # the volume or its loop is closed, and its fds with it
 
     async def _release(self) -> None:
         try:

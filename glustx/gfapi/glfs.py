@@ -1,31 +1,36 @@
 """libgfapi's names over the blocking face, for code that is ported from C: `glfs_open`, `glfs_zerofill` and so on.
 
 The names, and the order of what they take, are libgfapi's; buffers to fill and `flags` that nothing reads are left out.
-Where C returns -1 and sets errno, these raise OSError. A `glfs_fd_t` is a File.
+Where C returns -1 and sets errno, these raise OSError. A `glfs_fd_t` is a File, an open directory a Dir. As in C, no
+umask is taken from modes, and `glfs_setfsuid` and its kind hold for the thread that calls them, on all volumes.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from glustx.gfapi.entries import DirEntry, Scandir
-from glustx.gfapi.file import Buffer, FileCore
+from glustx.gfapi.attrs import Buffer
+from glustx.gfapi.entries import Dir
+from glustx.gfapi.file import FileCore
 from glustx.gfapi.namei import PathLike, to_text
-from glustx.gfapi.results import StatResult
+from glustx.gfapi.results import Dirent, LockInfo, StatResult
 from glustx.gfapi.source import Source
 from glustx.gfapi.sync import File, Volume
 from glustx.gfapi.twins import api
 from glustx.gfapi.url import DEFAULT_PORT
 from glustx.gfapi.volume import VolumeCore
 from glustx.rpc.channel import Address
+from glustx.values import F_UNLCK, F_WRLCK
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _TRANSPORTS = ("tcp", "unix")
+_who = threading.local()
 
 
 class Glfs:
@@ -35,14 +40,21 @@ class Glfs:
         self.volname = volname
         self.servers: list[Address] = []
         self.volfile = ""
+        self.log: tuple[str | None, int] = ("/dev/null", 7)
         self._volume: Volume | None = None
 
     @property
     def volume(self) -> Volume:
-        """The mounted volume; RuntimeError before `glfs_init` and after `glfs_fini`."""
+        """The mounted volume, for the user of this thread; RuntimeError before `glfs_init` and after `glfs_fini`."""
         if self._volume is None:
             raise RuntimeError(f"volume {self.volname}: glfs_init comes first")
-        return self._volume
+        who: dict[str, Any] = _who.__dict__
+        return self._volume.using(**who) if who else self._volume
+
+    @property
+    def mounted(self) -> bool:
+        """True between `glfs_init` and `glfs_fini`."""
+        return self._volume is not None
 
     def mount(self) -> None:
         """Mount what was described."""
@@ -54,7 +66,7 @@ class Glfs:
             source = Source.served(tuple(self.servers), self.volname)
         else:
             raise ValueError(f"volume {self.volname}: neither glfs_set_volfile_server nor glfs_set_volfile was called")
-        self._volume = Volume(source)
+        self._volume = Volume(source, log_file=self.log[0], log_level=self.log[1], umask=0)
 
     def unmount(self) -> None:
         """Take it down."""
@@ -84,6 +96,18 @@ def glfs_set_volfile(fs: Glfs, volfile: str) -> None:
     fs.volfile = volfile
 
 
+def glfs_unset_volfile_server(fs: Glfs, transport: str, host: str, port: int = 0) -> None:
+    """Take a server away again; ValueError when it was not set."""
+    fs.servers.remove(Address(path=host) if transport == "unix" else Address(host, port or DEFAULT_PORT))
+
+
+def glfs_set_logging(fs: Glfs, logfile: str | None, loglevel: int) -> None:
+    """Log to a file while the volume is mounted; `loglevel` 4 errors, 5 warnings, 7 what happens, 9 everything."""
+    fs.log = (logfile, loglevel)
+    if fs.mounted:
+        fs.volume.set_logging(logfile, loglevel)
+
+
 def glfs_init(fs: Glfs) -> None:
     """Mount the volume; OSError when it does not answer."""
     fs.mount()
@@ -92,6 +116,21 @@ def glfs_init(fs: Glfs) -> None:
 def glfs_fini(fs: Glfs) -> None:
     """Take the volume down, at once."""
     fs.unmount()
+
+
+def glfs_setfsuid(uid: int) -> None:
+    """Ask as user `uid`, without supplementary groups, in this thread."""
+    _who.__dict__["uid"] = uid
+
+
+def glfs_setfsgid(gid: int) -> None:
+    """Ask with the group `gid` in this thread."""
+    _who.__dict__["gid"] = gid
+
+
+def glfs_setfsgroups(groups: Sequence[int]) -> None:
+    """Ask with these supplementary groups in this thread."""
+    _who.__dict__["groups"] = tuple(groups)
 
 
 def _fs(method: api[VolumeCore, P, R]) -> Callable[Concatenate[Glfs, P], R]:
@@ -121,14 +160,61 @@ glfs_unlink = _fs(Volume.unlink)
 glfs_rename = _fs(Volume.rename)
 glfs_link = _fs(Volume.link)
 glfs_symlink = _fs(Volume.symlink)
-glfs_readlink = _fs(Volume.readlink)
-glfs_realpath = _fs(Volume.realpath)
+glfs_chdir = _fs(Volume.chdir)
 glfs_chmod = _fs(Volume.chmod)
 glfs_chown = _fs(Volume.chown)
-glfs_getxattr = _fs(Volume.getxattr)
 glfs_setxattr = _fs(Volume.setxattr)
 glfs_removexattr = _fs(Volume.removexattr)
 glfs_listxattr = _fs(Volume.listxattr)
+
+
+def glfs_readlink(fs: Glfs, path: PathLike) -> str | bytes:
+    """Return what a symbolic link says, as bytes for a path of bytes."""
+    return fs.volume.readlink(path)
+
+
+def glfs_realpath(fs: Glfs, path: PathLike) -> str | bytes:
+    """Return the path without symbolic links and dots, as bytes for a path of bytes."""
+    return fs.volume.realpath(path)
+
+
+def glfs_getcwd(fs: Glfs) -> str:
+    """Return the directory that paths without a leading slash start from."""
+    return fs.volume.getcwd()
+
+
+def glfs_fchdir(fs: Glfs, fd: Dir) -> None:
+    """Let paths that do not begin with a slash start from an open directory."""
+    fs.volume.chdir(fd.path)
+
+
+def glfs_getxattr(fs: Glfs, path: PathLike, name: str | bytes) -> bytes:
+    """Return the value of an extended attribute; OSError ENODATA when there is none."""
+    return fs.volume.getxattr(path, _raw(name))
+
+
+def glfs_lgetxattr(fs: Glfs, path: PathLike, name: str | bytes) -> bytes:
+    """Return the value of an extended attribute of a symbolic link itself."""
+    return fs.volume.getxattr(path, _raw(name), follow_symlinks=False)
+
+
+def glfs_lsetxattr(fs: Glfs, path: PathLike, name: str | bytes, value: Buffer, flags: int = 0) -> None:
+    """Set an extended attribute of a symbolic link itself."""
+    fs.volume.setxattr(path, name, value, flags, follow_symlinks=False)
+
+
+def glfs_lremovexattr(fs: Glfs, path: PathLike, name: str | bytes) -> None:
+    """Remove an extended attribute of a symbolic link itself."""
+    fs.volume.removexattr(path, name, follow_symlinks=False)
+
+
+def glfs_llistxattr(fs: Glfs, path: PathLike) -> list[str]:
+    """Return the names of the extended attributes of a symbolic link itself."""
+    return fs.volume.listxattr(path, follow_symlinks=False)
+
+
+def _raw(name: str | bytes) -> bytes:
+    return name.encode("utf-8", "surrogateescape") if isinstance(name, str) else name
 
 
 def glfs_access(fs: Glfs, path: PathLike, mode: int) -> None:
@@ -163,20 +249,23 @@ def glfs_creat(fs: Glfs, path: PathLike, flags: int, mode: int) -> File:
     return fs.volume.open(path, flags | os.O_CREAT, mode)
 
 
-def glfs_opendir(fs: Glfs, path: PathLike) -> Scandir:
+def glfs_opendir(fs: Glfs, path: PathLike) -> Dir:
     """Open a directory."""
-    return fs.volume.scandir(path)
+    return fs.volume.opendir(path, readdirplus=True)
 
 
-def glfs_readdir(fd: Scandir) -> DirEntry | None:
-    """Return the next entry with its attributes, None at the end."""
+def glfs_readdir(fd: Dir) -> Dirent | None:
+    """Return the next entry, `.` and `..` included, None at the end."""
+    found = next(fd, None)
+    return None if found is None else found[0]
+
+
+def glfs_readdirplus(fd: Dir) -> tuple[Dirent, StatResult] | None:
+    """Return the next entry and its attributes, None at the end."""
     return next(fd, None)
 
 
-glfs_readdirplus = glfs_readdir
-
-
-def glfs_closedir(fd: Scandir) -> None:
+def glfs_closedir(fd: Dir) -> None:
     """Close a directory."""
     fd.close()
 
@@ -191,7 +280,6 @@ glfs_zerofill = _fd(File.zerofill)
 glfs_discard = _fd(File.discard)
 glfs_fchmod = _fd(File.chmod)
 glfs_fchown = _fd(File.chown)
-glfs_fgetxattr = _fd(File.getxattr)
 glfs_fsetxattr = _fd(File.setxattr)
 glfs_fremovexattr = _fd(File.removexattr)
 glfs_flistxattr = _fd(File.listxattr)
@@ -227,9 +315,36 @@ def glfs_fdatasync(fd: File) -> None:
     fd.fsync(data_only=True)
 
 
+def glfs_dup(fd: File) -> File:
+    """Return another handle on an open file, with a position of its own."""
+    return fd.dup()
+
+
+def glfs_fgetxattr(fd: File, name: str | bytes) -> bytes:
+    """Return the value of an extended attribute; OSError ENODATA when there is none."""
+    return fd.getxattr(_raw(name))
+
+
 def glfs_fallocate(fd: File, keep_size: int, offset: int, length: int) -> None:
     """Allocate a range; the size stays when `keep_size` is not 0."""
-    fd.fallocate(offset, length, keep_size=bool(keep_size))
+    fd.allocate(offset, length, keep_size=bool(keep_size))
+
+
+def glfs_posix_lock(fd: File, kind: int, start: int, length: int, wait: bool) -> None:
+    """Lock a range of bytes, or unlock it: `kind` is fcntl's F_RDLCK (0), F_WRLCK (1) or F_UNLCK (2).
+
+    Raises:
+        BlockingIOError: it is locked by another one, and `wait` is false.
+    """
+    if kind == F_UNLCK:
+        fd.unlock(start, length)
+    else:
+        fd.lock(exclusive=kind == F_WRLCK, blocking=wait, start=start, length=length)
+
+
+def glfs_test_lock(fd: File, kind: int, start: int, length: int) -> LockInfo | None:
+    """Return the lock that stands in the way of one, or None: glfs_posix_lock with F_GETLK."""
+    return fd.test_lock(exclusive=kind == F_WRLCK, start=start, length=length)
 
 
 def glfs_futimens(fd: File, times: tuple[int, int]) -> None:
@@ -249,9 +364,4 @@ def glfs_fd_path(fd: File) -> str:
 
 def glfs_get_volumeid(fs: Glfs) -> bytes:
     """Return the volume's id (16 bytes), which its bricks keep on their root."""
-    return fs.volume.getxattr("/", "trusted.glusterfs.volume-id")
-
-
-def glfs_stat_of(entry: DirEntry) -> StatResult:
-    """Return the attributes that came with a directory entry, as glfs_readdirplus fills them in."""
-    return entry.stat(follow_symlinks=False)
+    return fs.volume.get_volume_id().bytes

@@ -13,6 +13,8 @@ from glustx.fops import Lookup, Readlink
 from glustx.gfapi.session import Session
 from glustx.values import NULL_GFID, ROOT_GFID, Caller, Iatt, Loc
 
+StrPath = Union[str, "os.PathLike[str]"]
+BytesPath = Union[bytes, "os.PathLike[bytes]"]
 PathLike = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 
 MAX_LINKS = 40
@@ -61,15 +63,25 @@ class Spot(msgspec.Struct, frozen=True, gc=False):
         return Loc(pargfid=self.parent, name=self.name, path=self.path)
 
 
+class Whereabouts:
+    """The directory that paths without a leading slash start from; views of one volume for several users share it."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: bytes = b"/") -> None:
+        self.path = path
+
+
 class Walker:
     """Resolves paths for one caller.
 
-    A path is taken from the volume's root, whether or not it begins with a slash.
+    A path is taken from the volume's root; one that does not begin with a slash from `here`, the root until `chdir`.
     """
 
-    def __init__(self, session: Session, caller: Caller) -> None:
+    def __init__(self, session: Session, caller: Caller, here: Whereabouts | None = None) -> None:
         self.session = session
         self.caller = caller
+        self.here = here or Whereabouts()
 
     async def find(self, path: PathLike, follow: bool = True) -> tuple[Loc, Iatt]:
         """Return the loc and the attributes of what `path` names; FopError ENOENT, ENOTDIR, ELOOP, ENAMETOOLONG."""
@@ -99,6 +111,8 @@ class Walker:
             raise FopError(errno.ENOENT, "an empty path")
         if len(raw) > _PATH_MAX:
             raise FopError(errno.ENAMETOOLONG, f"a path of {len(raw)} bytes")
+        if not raw.startswith(b"/"):
+            raw = self.here.path + b"/" + raw
         top, caller, dentries = self.session.top, self.caller, self.session.dentries
         todo = _parts(raw)
         # A slash at the end asks for a directory.

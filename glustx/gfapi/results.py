@@ -94,6 +94,21 @@ class StatResult:
         return self.iatt.ctime_ns
 
     @property
+    def st_atimensec(self) -> int:
+        """Nanoseconds of the access time beyond the whole second."""
+        return self.iatt.atime_nsec
+
+    @property
+    def st_mtimensec(self) -> int:
+        """Nanoseconds of the modification time beyond the whole second."""
+        return self.iatt.mtime_nsec
+
+    @property
+    def st_ctimensec(self) -> int:
+        """Nanoseconds of the change time beyond the whole second."""
+        return self.iatt.ctime_nsec
+
+    @property
     def st_atime(self) -> float:
         """Access time in seconds."""
         return self.iatt.atime_ns / 1e9
@@ -171,6 +186,33 @@ class StatvfsResult:
 
     def __repr__(self) -> str:
         return f"StatvfsResult({', '.join(f'{name}={getattr(self, name)}' for name in self.__slots__)})"
+
+
+class Dirent:
+    """An entry as `Dir` yields it, with the fields of the C structure.
+
+    Attributes:
+        d_ino: inode number.
+        d_off: where reading goes on behind the entry; a cookie of the brick's.
+        d_type: one byte, of the DT_* numbers.
+        d_name: the name.
+    """
+
+    __slots__ = ("d_ino", "d_name", "d_off", "d_type")
+
+    def __init__(self, ino: int, off: int, kind: int, name: bytes) -> None:
+        self.d_ino = ino
+        self.d_off = off
+        self.d_type = bytes((kind,))
+        self.d_name = name
+
+    @property
+    def d_reclen(self) -> int:
+        """Room for a name in C; slicing with it gives the whole name."""
+        return 256
+
+    def __repr__(self) -> str:
+        return f"<Dirent {self.d_name!r}>"
 
 
 class LockInfo:

@@ -1,13 +1,15 @@
 """One coroutine, two methods: `api(core_function)` in a table of methods becomes an `async def` in a class that is
-Asynchronous and a plain call in one that is Blocking, with the same signature and docstring."""
+Asynchronous and a plain call in one that is Blocking, with the same signature and docstring. `over(function)` does the
+same for what is written over a face's own methods."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import io
 import os
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 from glustx.errors import FopCancelled, FopError
 from glustx.gfapi.errors import os_error
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from glustx.gfapi.pump import Pump
 
 _ETIMEDOUT, _ESTALE, _ECANCELED = 110, 116, 125  # Linux's numbers, like all below this edge
+
+_PATHS = ("path", "path1", "path2", "src", "dst", "source", "link_name")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,7 +37,7 @@ class api(Generic[S, P, R]):  # noqa: N801 - reads as a decorator
         self.function = function
         self.__doc__ = function.__doc__
         names = list(inspect.signature(function).parameters)[1:]
-        self._places = [(i, n) for i, n in enumerate(names) if n in ("path", "src", "dst", "target", "other")]
+        self._places = [(i, n) for i, n in enumerate(names) if n in _PATHS]
 
     def places(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[object, ...]:
         """Return the paths among the arguments of a call."""
@@ -57,6 +61,48 @@ class api(Generic[S, P, R]):  # noqa: N801 - reads as a decorator
         if obj is None:
             return self
         raise TypeError(f"{type(obj).__name__} is neither Asynchronous nor Blocking")
+
+
+class over(api[S, P, R]):  # noqa: N801 - reads as a decorator
+    """A method of both faces, made from a coroutine function over a face whose methods are coroutines."""
+
+
+class Straight:
+    """A blocking object as one of coroutines; they never wait, so `straight` runs them."""
+
+    def __init__(self, face: Any) -> None:
+        self.face = face
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.face, name)
+        if not callable(method):
+            return method
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            result = method(*[arg.face if isinstance(arg, Straight) else arg for arg in args], **kwargs)
+            return Straight(result) if isinstance(result, io.IOBase) else result
+
+        return call
+
+
+def straight(co: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine over Straight objects to its end."""
+    try:
+        co.send(None)
+    except StopIteration as end:
+        value: R = end.value
+        return value
+    raise AssertionError("it waits for something else than a blocking object")
+
+
+def straight_iter(steps: AsyncIterator[R]) -> Iterator[R]:
+    """Run an asynchronous generator over Straight objects step by step."""
+    while True:
+        try:
+            value = straight(cast("Coroutine[Any, Any, R]", steps.__anext__()))
+        except StopAsyncIteration:
+            return
+        yield value
 
 
 class Face:
@@ -121,6 +167,13 @@ class Asynchronous(Face):
     def _make_method(entry: api[Any, Any, Any]) -> Any:
         function = entry.function
         places = entry.places
+        if isinstance(entry, over):
+
+            @functools.wraps(function)
+            async def steps(self: Any, *args: Any, **kwargs: Any) -> Any:
+                return await function(self, *args, **kwargs)
+
+            return steps
 
         @functools.wraps(function)
         async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -156,6 +209,13 @@ class Blocking(Face):
     def _make_method(entry: api[Any, Any, Any]) -> Any:
         function = entry.function
         places = entry.places
+        if isinstance(entry, over):
+
+            @functools.wraps(function)
+            def steps(self: Any, *args: Any, **kwargs: Any) -> Any:
+                return straight(function(Straight(self), *args, **kwargs))
+
+            return steps
 
         @functools.wraps(function)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat as _stat
+import uuid
 
 from glustx.errors import FopError
 from glustx.fops import (
@@ -29,15 +30,29 @@ from glustx.fops import (
     Unlink,
 )
 from glustx.gfapi import flags as fl
-from glustx.gfapi.attrs import Change, list_names, mode_change, owner_change, time_change, xattr_flags, xattr_name
+from glustx.gfapi.attrs import (
+    Buffer,
+    Change,
+    fitting,
+    list_names,
+    mode_change,
+    owner_change,
+    time_change,
+    xattr_flags,
+    xattr_name,
+    xattr_value,
+)
 from glustx.gfapi.file import FileCore
 from glustx.gfapi.folder import MISSING, DirCore, Found
-from glustx.gfapi.namei import MAX_LINKS, PathLike, Spot, Walker, to_bytes, to_text
+from glustx.gfapi.namei import MAX_LINKS, PathLike, Spot, Walker, Whereabouts, to_bytes
 from glustx.gfapi.results import HasGfid, StatResult, StatvfsResult
 from glustx.gfapi.session import Session
 from glustx.inode import Fd
 from glustx.values import ROOT_LOC, Caller, Iatt, Loc, gfid_from_text, new_gfid
 from glustx.xdata import GFID_REQ, Xdata, gfuuid
+
+# What makes a path lead nowhere for this caller; a volume that does not answer is none of it.
+_NOT_THERE = (*MISSING, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM)
 
 
 def make_caller(uid: int | None, gid: int | None, groups: tuple[int, ...] | None) -> Caller:
@@ -59,35 +74,47 @@ class VolumeCore(Walker):
         session: the mounted volume.
         caller: who asks.
         umask: bits taken from the mode of what is made.
+        here: where relative paths start.
     """
 
-    def __init__(self, session: Session, caller: Caller, umask: int = 0o022) -> None:
-        super().__init__(session, caller)
+    def __init__(self, session: Session, caller: Caller, umask: int = 0o022, here: Whereabouts | None = None) -> None:
+        super().__init__(session, caller, here)
         self.umask = umask
 
-    def using(self, uid: int | None, gid: int | None, groups: tuple[int, ...] | None, umask: int | None) -> VolumeCore:
-        """Return the same volume for another user or umask; None leaves one as it is."""
+    def using(
+        self,
+        uid: int | None = None,
+        gid: int | None = None,
+        groups: tuple[int, ...] | None = None,
+        umask: int | None = None,
+        here: Whereabouts | None = None,
+    ) -> VolumeCore:
+        """Return the same volume for another user, umask or directory; None leaves one as it is."""
         who = self.caller
         if groups is None:
             groups = who.groups if uid is None else ()
         new_uid = who.uid if uid is None else uid
         new_gid = who.gid if gid is None else gid
         caller = Caller(who.pid, new_uid, new_gid, groups, who.lk_owner, who.client)
-        return VolumeCore(self.session, caller, self.umask if umask is None else umask)
+        here = here or Whereabouts(self.here.path)
+        return VolumeCore(self.session, caller, self.umask if umask is None else umask, here)
 
     def _fresh(self) -> Xdata:
         return Xdata({GFID_REQ: gfuuid(new_gfid())})
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
-    async def open(self, path: PathLike, how: int | str = os.O_RDONLY, mode: int = 0o666) -> FileCore:
+    async def open(self, path: PathLike, flags: int | str = os.O_RDONLY, mode: int | None = None) -> FileCore:
         """Open a file.
 
         Args:
-            how: `os.O_*` flags or a mode string (`rb`, `r+b`, `wb`, `ab`, `xb`).
-            mode: permissions of a file that is made, less the umask.
+            flags: `os.O_*` flags or a mode string (`rb`, `r+b`, `wb`, `ab`, `xb`).
+            mode: permissions of a file that is made, less the umask; None for 0o666 with a mode string and 0o777
+                with flags, as `open` and `os.open` have it.
         """
-        flags = fl.open_flags(how)
+        if mode is None:
+            mode = 0o666 if isinstance(flags, str) else 0o777
+        flags = fl.open_flags(flags)
         spot, reply_stat = await self._locate(path, flags)
         if reply_stat is None:
             fd = await self._create(spot, flags, mode)
@@ -159,7 +186,7 @@ class VolumeCore(Walker):
         try:
             return (await self.find(path, follow))[1].mode
         except FopError as error:
-            if error.errno in MISSING or error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+            if error.errno in _NOT_THERE:
                 return 0
             raise
 
@@ -189,7 +216,7 @@ class VolumeCore(Walker):
             loc, _ = await self.find(path)
             await self.session.top(Access(loc=loc, mask=mode, caller=self.caller))
         except FopError as error:
-            if error.errno in (*MISSING, errno.EACCES, errno.EPERM, errno.EROFS):
+            if error.errno in _NOT_THERE or error.errno == errno.EROFS:
                 return False
             raise
         return True
@@ -198,9 +225,21 @@ class VolumeCore(Walker):
         """Return the size of a file in bytes."""
         return (await self.find(path))[1].size
 
-    async def samefile(self, path: PathLike, other: PathLike) -> bool:
+    async def getatime(self, path: PathLike) -> float:
+        """Return the time of the last access, in seconds since 1970."""
+        return (await self.stat(path)).st_atime
+
+    async def getmtime(self, path: PathLike) -> float:
+        """Return the time of the last change to the content, in seconds since 1970."""
+        return (await self.stat(path)).st_mtime
+
+    async def getctime(self, path: PathLike) -> float:
+        """Return the time of the last change to content or attributes, in seconds since 1970."""
+        return (await self.stat(path)).st_ctime
+
+    async def samefile(self, path1: PathLike, path2: PathLike) -> bool:
         """Tell whether two paths lead to one inode."""
-        return (await self.find(path))[1].gfid == (await self.find(other))[1].gfid
+        return (await self.find(path1))[1].gfid == (await self.find(path2))[1].gfid
 
     async def _setattr(self, path: PathLike, follow: bool, change: Change) -> None:
         loc, _ = await self.find(path, follow)
@@ -239,32 +278,48 @@ class VolumeCore(Walker):
 
     # -- extended attributes -----------------------------------------------------------------------------------------
 
-    async def getxattr(self, path: PathLike, name: str | bytes, *, follow_symlinks: bool = True) -> bytes:
-        """Return the value of an extended attribute; OSError ENODATA when there is none."""
-        key = xattr_name(name)
+    async def getxattr(self, path: PathLike, key: str | bytes, size: int = 0, *, follow_symlinks: bool = True) -> bytes:
+        """Return the value of an extended attribute."""
+        raw = xattr_name(key)
         loc, _ = await self.find(path, follow_symlinks)
-        reply = await self.session.top(Getxattr(loc=loc, key=key, caller=self.caller))
-        if key not in reply.xattrs:
-            raise FopError(errno.ENODATA, f"no xattr {key!r}")
-        return bytes(reply.xattrs[key])
+        reply = await self.session.top(Getxattr(loc=loc, key=raw, caller=self.caller))
+        if raw not in reply.xattrs:
+            raise FopError(errno.ENODATA, f"no xattr {raw!r}")
+        return fitting(bytes(reply.xattrs[raw]), size)
 
     async def setxattr(
-        self, path: PathLike, name: str | bytes, value: bytes, flags: int = 0, *, follow_symlinks: bool = True
+        self, path: PathLike, key: str | bytes, value: str | Buffer, flags: int = 0, *, follow_symlinks: bool = True
     ) -> None:
-        """Set an extended attribute; `flags` os.XATTR_CREATE or os.XATTR_REPLACE."""
+        """Set an extended attribute.
+
+        Args:
+            value: text is stored as UTF-8.
+            flags: 1 (os.XATTR_CREATE) to fail when it is there, 2 (os.XATTR_REPLACE) to fail when it is not.
+
+        Raises:
+            OSError: EEXIST, ENODATA for these flags; EPERM, ENOTSUP for a namespace that the caller may not write.
+        """
         loc, _ = await self.find(path, follow_symlinks)
-        xattrs = Xdata({xattr_name(name): value})
+        xattrs = Xdata({xattr_name(key): xattr_value(value)})
         await self.session.top(Setxattr(loc=loc, xattrs=xattrs, flags=xattr_flags(flags), caller=self.caller))
 
-    async def removexattr(self, path: PathLike, name: str | bytes, *, follow_symlinks: bool = True) -> None:
+    async def removexattr(self, path: PathLike, key: str | bytes, *, follow_symlinks: bool = True) -> None:
         """Remove an extended attribute; OSError ENODATA when there is none."""
         loc, _ = await self.find(path, follow_symlinks)
-        await self.session.top(Removexattr(loc=loc, key=xattr_name(name), caller=self.caller))
+        await self.session.top(Removexattr(loc=loc, key=xattr_name(key), caller=self.caller))
 
-    async def listxattr(self, path: PathLike, *, follow_symlinks: bool = True) -> list[str]:
-        """Return the names of the extended attributes."""
+    async def listxattr(self, path: PathLike, size: int = 0, *, follow_symlinks: bool = True) -> list[str]:
+        """Return the names of the extended attributes, sorted.
+
+        Args:
+            size: bytes that the names may take, each with a NUL; 0 for any. OSError ERANGE when they take more.
+        """
         loc, _ = await self.find(path, follow_symlinks)
-        return list_names(await self.session.top(Getxattr(loc=loc, caller=self.caller)))
+        return list_names(await self.session.top(Getxattr(loc=loc, caller=self.caller)), size)
+
+    async def get_volume_id(self) -> uuid.UUID:
+        """Return the volume's id, which its bricks keep on their root."""
+        return uuid.UUID(bytes=await self.getxattr("/", "trusted.glusterfs.volume-id"))
 
     # -- names -------------------------------------------------------------------------------------------------------
 
@@ -281,6 +336,7 @@ class VolumeCore(Walker):
     async def makedirs(self, path: PathLike, mode: int = 0o777, *, exist_ok: bool = False) -> None:
         """Make a directory and all that lead to it."""
         raw = to_bytes(path)
+        start = b"/" if raw.startswith(b"/") else b""
         parts = [part for part in raw.split(b"/") if part and part != b"."]
         if not parts and not exist_ok:
             raise FopError(errno.EEXIST, "the root is always there")
@@ -289,21 +345,21 @@ class VolumeCore(Walker):
             if parts[depth - 1] == b"..":
                 continue
             try:
-                await self._mkdir(await self.place(b"/".join(parts[:depth])), mode if last else 0o777)
+                await self._mkdir(await self.place(start + b"/".join(parts[:depth])), mode if last else 0o777)
             except FopError as error:
                 if error.errno != errno.EEXIST or (last and not exist_ok):
                     raise
                 if last and not _stat.S_ISDIR(await self._mode(raw, True)):
                     raise
 
-    async def mknod(self, path: PathLike, mode: int = 0o600 | _stat.S_IFREG, device: int = 0) -> None:
-        """Make a file, fifo, socket or device node without opening it."""
+    async def mknod(self, path: PathLike, mode: int = 0o600 | _stat.S_IFREG, dev: int = 0) -> None:
+        """Make a file, fifo, socket or device node without opening it; `dev` as `os.makedev` makes it."""
         spot = await self.place(path)
         await self.session.top(
             Mknod(
                 loc=spot.named(),
                 mode=mode,
-                rdev=device,
+                rdev=dev,
                 umask=self.umask,
                 caller=self.caller,
                 xdata=self._fresh(),
@@ -332,22 +388,24 @@ class VolumeCore(Walker):
         oldloc = Loc(gfid=stat.gfid, pargfid=old.parent, name=old.name, path=old.path)
         await self.session.top(Rename(oldloc=oldloc, newloc=new.named(), caller=self.caller))
 
-    async def link(self, src: PathLike | HasGfid, dst: PathLike, *, follow_symlinks: bool = False) -> None:
-        """Give a file another name; `src` may be an open or closed file object instead, which spares a LOOKUP."""
-        if isinstance(src, HasGfid):
-            loc = Loc(gfid=gfid_from_text(src.gfid))
+    async def link(self, source: PathLike | HasGfid, link_name: PathLike, *, follow_symlinks: bool = False) -> None:
+        """Give a file another name; `source` may be an open or closed file object, which spares a LOOKUP."""
+        if isinstance(source, HasGfid):
+            loc = Loc(gfid=gfid_from_text(source.gfid))
         else:
-            loc, _ = await self.find(src, follow_symlinks)
-        new = (await self.place(dst)).named()
+            loc, stat = await self.find(source, follow_symlinks)
+            if stat.is_dir():
+                raise FopError(errno.EPERM, "a directory has one name")
+        new = (await self.place(link_name)).named()
         await self.session.top(Link(oldloc=loc, newloc=new, caller=self.caller))
 
-    async def symlink(self, target: PathLike, path: PathLike) -> None:
-        """Make a symbolic link at `path` that says `target`."""
-        spot = await self.place(path)
+    async def symlink(self, source: PathLike, link_name: PathLike) -> None:
+        """Make a symbolic link at `link_name` that says `source`."""
+        spot = await self.place(link_name)
         await self.session.top(
             Symlink(
                 loc=spot.named(),
-                linkname=to_bytes(target),
+                linkname=to_bytes(source),
                 umask=self.umask,
                 caller=self.caller,
                 xdata=self._fresh(),
@@ -359,23 +417,26 @@ class VolumeCore(Walker):
         target: bytes = reply.path
         return target
 
-    async def readlink(self, path: PathLike) -> str:
+    async def readlink(self, path: PathLike) -> bytes:
         """Return what a symbolic link says."""
         loc, stat = await self.find(path, False)
         if not stat.is_lnk():
             raise FopError(errno.EINVAL, "not a symbolic link")
-        return to_text(await self._target(loc))
+        return await self._target(loc)
 
-    async def realpath(self, path: PathLike) -> str:
+    async def realpath(self, path: PathLike) -> bytes:
         """Return the path without symbolic links and dots; what it names must exist."""
-        spot = await self.walk(to_bytes(path), True, True)
-        return to_text(spot.path)
+        return (await self.walk(to_bytes(path), True, True)).path
 
     # -- directories -------------------------------------------------------------------------------------------------
 
-    async def listdir(self, path: PathLike = "/") -> list[str]:
-        """Return the names in a directory, without `.` and `..`."""
-        return [to_text(found.name) for found in await self.entries(path)]
+    async def chdir(self, path: PathLike) -> None:
+        """Let paths that do not begin with a slash start from `path`, in this volume object only."""
+        spot = await self.walk(to_bytes(path), True, True)
+        assert spot.stat is not None
+        if not spot.stat.is_dir():
+            raise FopError(errno.ENOTDIR)
+        self.here.path = spot.path
 
     async def entries(self, path: PathLike) -> list[Found]:
         """Return all entries of a directory."""
@@ -396,23 +457,3 @@ class VolumeCore(Walker):
         fd = Fd(stat.gfid, 0, directory=True, client=self.caller.client)
         await self.session.top(Opendir(loc=loc, fd=fd, caller=self.caller))
         return DirCore(self, fd, loc.path or b"/")
-
-    async def rmtree(self, path: PathLike) -> None:
-        """Remove a directory and all that is in it; symbolic links are removed, not followed."""
-        loc, stat = await self.find(path, False)
-        if not stat.is_dir():
-            raise FopError(errno.ENOTDIR)
-        todo: list[tuple[bytes, bool]] = [(loc.path or b"/", False)]
-        while todo:
-            folder, emptied = todo.pop()
-            if emptied:
-                if folder != b"/":
-                    await self.rmdir(folder)
-                continue
-            todo.append((folder, True))
-            for name, entry in await self.entries(folder):
-                inner = folder.rstrip(b"/") + b"/" + name
-                if entry.is_dir():
-                    todo.append((inner, False))
-                else:
-                    await self.unlink(inner)

@@ -198,7 +198,7 @@ def _fill(file: File, request: CreateRequest, progress: Progress) -> Zeroed:
         return zero_range(file, 0, request.size, request.zero_method, request.limits, progress, fresh=True)
     if request.prealloc == "falloc":
         progress.phase("allocating", request.size, "fallocate")
-        file.fallocate(0, request.size)
+        file.allocate(0, request.size)
         progress.add(request.size)
         return Zeroed("fallocate")
     file.truncate(request.size)

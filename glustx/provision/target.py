@@ -72,7 +72,7 @@ class File(Protocol):
     def discard(self, offset: int, length: int) -> None:
         """Punch a hole."""
 
-    def fallocate(self, offset: int, length: int, *, keep_size: bool = False) -> None:
+    def allocate(self, offset: int, length: int, *, keep_size: bool = False) -> None:
         """Allocate a range."""
 
     def truncate(self, size: int | None = None) -> int:
@@ -107,7 +107,7 @@ class Volume(Protocol):
     def graph(self) -> Graph:
         """The graph that serves it."""
 
-    def open(self, path: str, how: int | str = ..., mode: int = ...) -> Any:
+    def open(self, path: str, flags: int | str = ..., mode: int = ...) -> Any:
         """Open a file."""
 
     def using(self, *, umask: int | None = ...) -> Volume:
@@ -116,13 +116,13 @@ class Volume(Protocol):
     def lexists(self, path: str) -> bool:
         """Tell whether a path names something."""
 
-    def getxattr(self, path: str, name: bytes) -> bytes:
+    def getxattr(self, path: str, key: bytes) -> bytes:
         """Return an extended attribute."""
 
     def statvfs(self, path: str = "/") -> Space:
         """Figures of the volume."""
 
-    def link(self, src: str | File, dst: str) -> None:
+    def link(self, source: str | File, link_name: str) -> None:
         """Give a file another name."""
 
     def rename(self, src: str, dst: str) -> None:

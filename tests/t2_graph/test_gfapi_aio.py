@@ -238,7 +238,7 @@ def test_a_file_that_nobody_closed():
         async with AsyncVolume(SOURCE) as vol:
             file = await vol.create("/f")
             await vol.unlink("/f")
-            await file.fallocate(0, 1 << 20)
+            await file.allocate(0, 1 << 20)
             store = vol.graph.xlators["store"]
             assert store.statedump()["used"] == 1 << 20
             with pytest.warns(ResourceWarning, match="unclosed <AsyncFile '/f'"):

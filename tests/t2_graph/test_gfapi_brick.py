@@ -107,7 +107,7 @@ with Volume({folder!r}) as vol:
     vol.mkdir("/d")
 with Volume({folder!r}) as vol:
     found = vol.stat("/f")
-    print(found.st_uid, found.st_size, vol.getxattr("/f", "user.a"), sorted(vol.listdir("/")))
+    print(found.st_uid, found.st_size, vol.getxattr("/f", b"user.a"), sorted(vol.listdir("/")))
 """
         done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -133,13 +133,13 @@ def test_zerofill_discard_fallocate(vol):
         before = file.stat().st_blocks
         file.discard(0, 1 << 17)
         assert file.stat().st_blocks == before - 256
-        file.fallocate(0, 1 << 17)
+        file.fallocate(0, 0, 1 << 17)
         assert file.stat().st_blocks == before
-        file.fallocate(1 << 21, 1 << 20, keep_size=True)
+        file.fallocate(1, 1 << 21, 1 << 20)
         assert file.stat().st_size == len(PATTERN) + (1 << 20)
-        file.fallocate(1 << 21, 1 << 20)
+        file.fallocate(0, 1 << 21, 1 << 20)
         assert file.stat().st_size == 3 << 20
-        for call in (file.zerofill, file.discard, file.fallocate):
+        for call in (file.zerofill, file.discard, file.allocate):
             for offset, length, code in ((0, 0, errno.EINVAL), (-1, 5, errno.EINVAL), (1 << 62, 5, errno.EFBIG)):
                 with fails(code):
                     call(offset, length)
@@ -277,7 +277,7 @@ def test_a_file_that_nobody_closed(memory):
     memory.unlink("/f")
     store = memory.graph.xlators["memory-store"]
     used = store.statedump()["used"]
-    file.fallocate(0, 1 << 20)
+    file.allocate(0, 1 << 20)
     assert store.statedump()["used"] == used + (1 << 20)
     with pytest.warns(ResourceWarning, match="unclosed <File '/f'"):
         del file

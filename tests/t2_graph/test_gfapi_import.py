@@ -114,7 +114,7 @@ async def asynchronous() -> Optional[int]:
         await vol.makedirs("/a/b", exist_ok=True)
         file: AsyncFile
         async with await vol.open("/img", "r+b") as file:
-            await file.fallocate(0, 4096, keep_size=True)
+            await file.fallocate(1, 0, 4096)
             found: StatResult = await file.stat()
             data: bytes = await file.read(5)
         async for entry in vol.scandir("/"):
