@@ -356,12 +356,11 @@ class StockBrick(Volume):
             (work / "brick.vol").write_text(self.brick_volfile)
             indices = self.folder / ".glusterfs" / "indices"
             # Daemonizing is the ready event: the parent exits when its child listens.
-            script = (
-                f"mount -t tmpfs tmpfs /run\nmkdir -p /run/gluster '{indices}'\n"
+            self._serve = (
                 f"glusterfsd --no-mem-accounting -f '{work}/brick.vol' -l '{work}/log' -p '{work}/pid'"
                 f" || {{ cat '{work}/log'; exit 1; }}"
             )
-            self._cage = Cage(script)
+            self._cage = Cage(f"mount -t tmpfs tmpfs /run\nmkdir -p /run/gluster '{indices}'\n{self._serve}")
             stack.callback(self._cage.stop)
             self.bricks = self._cage.pids("glusterfsd")
             server = stack.enter_context(VolfileServer({self.volume: self.client_volfile}))
@@ -371,6 +370,16 @@ class StockBrick(Volume):
 
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
+
+    def crash(self) -> None:
+        for pid in self.bricks:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self.bricks:
+            assert wait_gone(pid), f"{pid} survives SIGKILL"
+
+    def restart(self) -> None:
+        self._cage.run("sh", "-ec", self._serve)
+        self.bricks = self._cage.pids("glusterfsd")
 
 
 class VolfileServer:
