@@ -25,29 +25,40 @@ class Exists(OSError):
     """The file is there already, and it was not asked to be replaced."""
 
 
-class _Outcome(Generic[T]):
-    """What a call in another thread came to."""
+class _Call(Generic[T]):
+    """A call in another thread, and what it came to."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
+        self._lock = threading.Lock()
+        self._begun = self._called_off = False
         self._value: list[T] = []
         self._error: BaseException | None = None
         self._ended = Gate()
+
+    def run(self) -> None:
+        """Start the thread and wait for its end."""
         threading.Thread(target=self._run, name="glustx-shielded", daemon=True).start()
+        self._ended.wait()
 
     def _run(self) -> None:
+        with self._lock:
+            if self._called_off:
+                return
+            self._begun = True
         try:
             self._value.append(self._call())
         except BaseException as error:
             self._error = error
-        finally:
-            self._ended.open()
+        self._ended.open()
 
-    def wait(self, seconds: float = -1) -> bool:
-        """Wait for the end; tell whether it has come."""
-        return self._ended.wait(seconds)
+    def finish(self) -> bool:
+        """Wait for the end of a call that has begun, though not for ever; tell whether there was one and it ended."""
+        with self._lock:
+            self._called_off = not self._begun
+        return self._begun and self._ended.wait(_PATIENCE)
 
-    def get(self) -> T:
+    def result(self) -> T:
         """Return what the call returned, or raise what it raised."""
         if self._error is not None:
             raise self._error
@@ -62,14 +73,14 @@ def shielded(call: Callable[[], T]) -> tuple[T, bool]:
     """
     if threading.current_thread() is not threading.main_thread():
         return call(), False  # only the main thread is interrupted
-    outcome = _Outcome(call)
+    made = _Call(call)
     try:
-        outcome.wait()
+        made.run()
     except KeyboardInterrupt:
-        if not outcome.wait(_PATIENCE):
+        if not made.finish():
             raise
-        return outcome.get(), True
-    return outcome.get(), False
+        return made.result(), True
+    return made.result(), False
 
 
 class NewFile:
