@@ -20,6 +20,7 @@ from glustx.gfapi.attrs import Buffer
 from glustx.gfapi.description import describe
 from glustx.gfapi.entries import AsyncDir, AsyncScandir, alike
 from glustx.gfapi.exceptions import ClosedFile, VolumeNotMounted
+from glustx.gfapi.errors import late
 from glustx.gfapi.file import FileCore
 from glustx.gfapi.flags import mode_text
 from glustx.gfapi.logfile import LogFile
@@ -33,10 +34,13 @@ from glustx.gfapi.twins import Asynchronous
 from glustx.gfapi.url import DEFAULT_PORT
 from glustx.gfapi.volume import VolumeCore, make_caller
 from glustx.rpc.transport import AsyncioNetwork, AsyncioReactor
-from glustx.runtime import Run, TimedOut, drive, turn
+from glustx.runtime import Run, drive, turn
 from glustx.values import gfid_text
 
 R = TypeVar("R")
+
+# How long a call whose time is up may take to undo what it began while its caller waits.
+UNDO_SECONDS = 0.2
 
 
 class _Call:
@@ -56,11 +60,18 @@ class _Call:
         self.run = drive(co, self.finish)
 
     def expire(self) -> None:
-        self.late = True
-        if self.run is not None:
+        if self.run is not None and not self.done:
+            self.late = True
             self.run.cancel()
+            asyncio.get_running_loop().call_later(UNDO_SECONDS, self.let_go)
+
+    def let_go(self) -> None:
+        """End for the caller, though the coroutine still undoes what it began."""
+        self.finish(None, FopCancelled())
 
     def finish(self, value: Any, error: BaseException | None) -> None:
+        if self.done:
+            return
         self.value = value
         self.error = error
         self.done = True
@@ -72,7 +83,8 @@ async def run_in_loop(co: Coroutine[Any, Any, R], timeout: float | None = None) 
     """Drive a coroutine of the runtime from an asyncio task and return its value or raise its error.
 
     Args:
-        timeout: seconds after which it is cancelled and TimedOut raised.
+        timeout: seconds after which it is cancelled and TimedOut raised. What it has to undo by then goes on without
+            the caller when it takes longer than a moment.
     """
     call = _Call()
     turn(call.begin, co)
@@ -100,7 +112,7 @@ async def run_in_loop(co: Coroutine[Any, Any, R], timeout: float | None = None) 
     error = call.error
     if error is not None:
         if call.late and isinstance(error, FopCancelled):
-            error = TimedOut(f"no answer in {timeout:g} s")
+            error = late(error, co, timeout)
         try:
             raise error
         finally:
