@@ -180,8 +180,6 @@ def test_auth_of_ports_and_strict_logins() -> None:
     ("text", "key"),
     [
         ("option transport.socket.ssl-enabled on", "ssl-enabled"),
-        ("option root-squash on", "root-squash"),
-        ("option all-squash yes", "all-squash"),
         ("option transport-type unix", "listen-path"),
         ("option auth.addr./brick.reject 10.0.0.1,evil.example", "evil.example"),
     ],

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import uuid
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from glustx.errors import GraphError, OptionError
@@ -18,13 +19,15 @@ from glustx.rpc.callbacks import body_of, encode_callback
 from glustx.rpc.channel import Address, Listener
 from glustx.rpc.message import Call
 from glustx.runtime import TimedOut, Waiter, wait_for
+from glustx.values import Caller
 from glustx.xlator import Event, Xlator
-from glustx.xlators.protocol.server_auth import authorise, host_names
+from glustx.xlators.protocol.server_auth import ACCEPT, NOBODY, authorise, by_login, host_names, squashed
 from glustx.xlators.protocol.server_session import ServerSession
 
 log = logging.getLogger("glustx.protocol.server")
 
 STOP_TIMEOUT = 10.0
+_SET_NAMES = frozenset({"server.root-squash", "server.all-squash", "server.anonuid", "server.anongid"})
 
 
 class Server(Xlator):
@@ -53,8 +56,10 @@ class Server(Xlator):
             True, "Accept clients by address whose port is not below 1024.", key="rpc-auth-allow-insecure"
         )
         ssl: bool = option(False, "TLS; not offered, so that on is refused.", key="transport.socket.ssl-enabled")
-        root_squash: bool = option(False, "Root as nobody; not offered, so that on is refused.")
-        all_squash: bool = option(False, "Everybody as nobody; not offered, so that on is refused.")
+        root_squash: bool = option(False, "Take root for anonuid, and group 0 for anongid.", live=True)
+        all_squash: bool = option(False, "Take everybody for anonuid and anongid, in no other group.", live=True)
+        anonuid: int = option(NOBODY, "The user that is put in another's place.", low=0, high=0xFFFFFFFF, live=True)
+        anongid: int = option(NOBODY, "The group that is put in another's place.", low=0, high=0xFFFFFFFF, live=True)
         outstanding_rpc_limit: int = option(
             64,
             "Fops of one client that may be under way before it is not read from; 0 means no limit.",
@@ -86,11 +91,16 @@ class Server(Xlator):
             "strict-auth",
         )
 
+        @classmethod
+        def parse(cls, xlator: str, texts: Mapping[str, str], *, strict: bool = True) -> tuple[OptionSet, list[str]]:
+            """Parse, knowing the squash options also by the names that `gluster volume set` has for them."""
+            named = {key.removeprefix("server.") if key in _SET_NAMES else key: text for key, text in texts.items()}
+            return super().parse(xlator, named, strict=strict)
+
     def check_options(self, options: Any) -> None:
         """Refuse what a user relies on and would not get."""
-        for info in options.infos:
-            if info.field in ("ssl", "root_squash", "all_squash") and getattr(options, info.field):
-                raise OptionError(self.name, info.key, "is not offered; turn it off")
+        if options.ssl:
+            raise OptionError(self.name, "transport.socket.ssl-enabled", "is not offered; turn it off")
         if options.transport_type == "unix" and not options.listen_path:
             raise OptionError(self.name, "transport.socket.listen-path", "is required with transport-type unix")
         for key, text in options.auth.items():
@@ -169,6 +179,23 @@ class Server(Xlator):
         brick = self.options.auth_path or child.name
         options = self.options
         return authorise(brick, peer, user, password, options.auth, options.strict_auth_accept, options.allow_insecure)
+
+    def trusts(self, child: Xlator, user: str, password: str) -> bool:
+        """Tell whether a client has logged in, as those of the trusted pool do."""
+        brick = self.options.auth_path or child.name
+        return by_login(brick, user, password, self.options.auth, False) == ACCEPT
+
+    def squash(self, caller: Caller, trusted: bool) -> Caller:
+        """Return the caller that the squash options put in a caller's place."""
+        options = self.options
+        if not (options.root_squash or options.all_squash):
+            return caller
+        return squashed(caller, options.all_squash, options.anonuid, options.anongid, trusted)
+
+    def options_changed(self, old: Any) -> None:
+        """Judge the clients' callers anew."""
+        for session in self.sessions:
+            session.forget_callers()
 
     def joined(self, session: ServerSession) -> None:
         """A connection has come through SETVOLUME."""

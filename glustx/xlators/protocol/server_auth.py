@@ -1,4 +1,5 @@
-"""Who may use a brick: stock's auth.addr and auth.login modules as pure functions of options and a request.
+"""Who may use a brick, and as whom: stock's auth.addr and auth.login modules and its root squashing, as pure functions
+of options and a request.
 
 Both modules are asked. One that rejects decides; else one that accepts is enough; else the client is refused.
 """
@@ -10,7 +11,15 @@ import hmac
 import ipaddress
 from collections.abc import Mapping
 
+import msgspec
+
+from glustx.values import Caller
+
 ACCEPT, REJECT, DONT_CARE = "accept", "reject", "don't care"
+NOBODY = 65534
+# Clients of the trusted pool that work on the whole volume: gsyncd, rebalance, a mount with no-root-squash, quota's
+# mount, the self-heal daemon.
+_EXEMPT = frozenset({-1, -3, -4, -5, -6})
 _ADDRESS = frozenset("0123456789abcdef.:/*?[]-!%")
 
 
@@ -94,3 +103,26 @@ def authorise(
     """
     answers = (by_address(brick, address, options, insecure), by_login(brick, user, password, options, strict))
     return REJECT not in answers and ACCEPT in answers
+
+
+def squashed(caller: Caller, everybody: bool, uid: int, gid: int, trusted: bool) -> Caller:
+    """Return the caller that stands in another's place under root-squash, or under all-squash.
+
+    Args:
+        everybody: all-squash: who it is makes no difference, and its groups are left out (stock leaves them in).
+        uid, gid: anonuid and anongid.
+        trusted: the client has logged in. Only such a one may be internal: the negative pid of another is taken away,
+            since permissions are not asked for where there is one.
+    """
+    if trusted and caller.pid in _EXEMPT:
+        return caller
+    pid = caller.pid if trusted else max(caller.pid, 0)
+    if everybody:
+        return msgspec.structs.replace(caller, pid=pid, uid=uid, gid=gid, groups=())
+    return msgspec.structs.replace(
+        caller,
+        pid=pid,
+        uid=caller.uid or uid,
+        gid=caller.gid or gid,
+        groups=tuple(group or gid for group in caller.groups),
+    )

@@ -125,6 +125,7 @@ class ServerSession(RpcConnection):
         self.client = ""
         self.bound: dict[int, _Entry] = {}
         self.bound_old: dict[int, _Entry] = {}  # those of version 330, once the client has called one
+        self.trusted = False  # logged in
         self.fds = FdTable(server.options.fds_per_client)
         self.runs: dict[Run, _Entry] = {}
         self.counted = 0
@@ -212,11 +213,16 @@ class ServerSession(RpcConnection):
         if size % 4 or view[after : after + 8] != _NULL_VERF:
             raise XdrError("a credential that does not end, or one with a verifier")
         cred = message.decode_cred(flavor, bytes(view[pos:after]), self.client)
+        caller = self.server.squash(cred.caller, self.trusted)
         if flavor in _MEMOISED:  # too short a body has failed to decode already
             if len(self._callers) >= _MAX_CREDS:
                 self._callers.clear()
-            self._callers[key] = cred.caller
-        return cred.caller, cred.stamp, cred.ctime
+            self._callers[key] = caller
+        return caller, cred.stamp, cred.ctime
+
+    def forget_callers(self) -> None:
+        """Decode the credentials anew: what the options make of them has changed."""
+        self._callers.clear()
 
     def _bind(self, spoken: FopProgram, child: Any) -> dict[int, _Entry]:
         memo = spoken.memo()
@@ -418,6 +424,7 @@ class ServerSession(RpcConnection):
         if text(b"subdir-mount"):
             # The whole volume in place of a folder would be more than the client asked for, and than auth may allow.
             return self._refuse(call.xid, errno.ENOENT, "mounts of a subdirectory are not offered")
+        self.trusted = self.server.trusts(child, text(b"username"), text(b"password"))
         self._joining = True
         looked = fops.Lookup(ROOT_LOC, caller=Caller(client=text(b"process-uuid")))
         drive(
