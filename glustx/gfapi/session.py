@@ -10,7 +10,7 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from glustx.errors import FopError, GraphError, OptionError
+from glustx.errors import FopCancelled, FopError, GraphError, OptionError
 from glustx.fops import Lookup
 from glustx.gfapi.active import Active
 from glustx.gfapi.errors import mount_error
@@ -137,7 +137,8 @@ class Session:
             if isinstance(error, FopError):
                 raise mount_error(error, self.volume) from None
             if isinstance(error, ValueError) and not self.source.trusted:
-                raise mount_error(FopError(errno.EOPNOTSUPP, str(error)), self.volume) from None
+                said = f"the volfile from {self.host} cannot be run: {error}"
+                raise mount_error(FopError(errno.EOPNOTSUPP, said), self.volume) from None
             raise
         self._text = text
         self.active = Active(graph, self.reactor)
@@ -172,9 +173,10 @@ class Session:
                 up.fail(data)
 
         graph.listeners.append(listen)
-        await graph.start()
+        end = self.reactor.time() + self.timeout
         try:
-            await self._root_answers(graph, up)
+            await self._start(graph)
+            await self._root_answers(graph, up, end)
         except BaseException:
             await graph.stop()
             raise
@@ -182,9 +184,41 @@ class Session:
             graph.listeners.remove(listen)
         return graph
 
-    async def _root_answers(self, graph: Graph, up: Waiter[None]) -> None:
+    async def _start(self, graph: Graph) -> None:
+        """Bring the translators up; what has not come up when the time is over is called off."""
+        ended: Waiter[None] = Waiter()
+        late: list[FopError] = []
+
+        def finish(value: Any, error: BaseException | None) -> None:
+            if error is None:
+                ended.set(None)
+            else:
+                ended.fail(late[0] if late and isinstance(error, FopCancelled) else error)
+
+        run = drive(graph.start(), finish)
+        if run is None:
+            await ended
+            return
+
+        def expire() -> None:
+            bricks = [x.options for x in graph.xlators.values() if x.type_name == "protocol/client"]
+            named = ", ".join(f"{brick.remote_host} brick {brick.remote_subvolume}" for brick in bricks)
+            late.append(FopError(errno.ETIMEDOUT, f"{named or graph.root.name}: no answer in {self.timeout:g} s"))
+            run.cancel()
+
+        timer = self.reactor.call_later(self.timeout, expire)
+        try:
+            await ended
+        except FopCancelled:
+            run.cancel()
+            if not ended.done:
+                await ended
+            raise
+        finally:
+            timer.cancel()
+
+    async def _root_answers(self, graph: Graph, up: Waiter[None], end: float) -> None:
         """Return when the root has been looked up; at once with the reason when a brick has said no."""
-        end = self.reactor.time() + self.timeout
         while True:
             if up.done:
                 await up

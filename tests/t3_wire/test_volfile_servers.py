@@ -113,9 +113,9 @@ class Mounter:
         self.world.reactor.wait(session.mount())
         return session
 
-    def begin(self, *addresses: Address) -> tuple[Session, fakes.Call]:
+    def begin(self, *addresses: Address, timeout: float = 30.0) -> tuple[Session, fakes.Call]:
         """Start to mount and let all happen that can happen by itself."""
-        session = Session(Source.served(addresses, "vm"), self.world.reactor, self.world.network)
+        session = Session(Source.served(addresses, "vm"), self.world.reactor, self.world.network, timeout=timeout)
         self.sessions.append(session)
         call = fakes.Call(session.mount())
         self.world.reactor.run()
@@ -242,14 +242,39 @@ def test_a_brick_that_is_not_there(world: World, mount: Mounter) -> None:
     world.network.listen(Address("127.0.0.1", 49152), world.protocol.make_receiver)
 
 
+def deaf() -> RpcConnection:
+    """The brick's end of a connection on which nothing is answered."""
+    connection = RpcConnection({})
+    connection._record = lambda *_: None  # type: ignore[method-assign]
+    return connection
+
+
+def test_a_brick_that_never_answers(world: World, mount: Mounter) -> None:
+    world.network.listeners.clear()
+    world.network.listen(Address("127.0.0.1", 49152), deaf)
+    Manager(world, ONE, volfile())
+    session, call = mount.begin(ONE, timeout=3)
+    world.pass_time(3)
+    assert isinstance(call.error, MountError) and call.error.errno == errno.ENOTCONN
+    assert call.error.strerror.endswith("127.0.0.1 brick /brick: no answer in 3 s") and not session.mounted
+
+
+def test_a_mount_that_is_called_off(world: World, mount: Mounter) -> None:
+    world.network.listeners.clear()
+    world.network.listen(Address("127.0.0.1", 49152), deaf)
+    manager = Manager(world, ONE, volfile())
+    session, call = mount.begin(ONE)
+    call.cancel()
+    world.reactor.run()
+    assert call.cancelled and not session.mounted and manager.open == []
+    assert not any(channel.is_open for channel in world.network.channels)
+
+
 @pytest.mark.logs("SETVOLUME refused")
 def test_a_brick_that_refuses_only_at_the_second_attempt(world: World, mount: Mounter) -> None:
     """While nobody answers there is hope; a refusal ends it at once."""
-    listener = world.protocol.listener
-    listener.close()
-    silent = RpcConnection({})
-    silent._record = lambda *_: None  # type: ignore[method-assign]
-    world.network.listen(Address("127.0.0.1", 49152), lambda: silent)
+    world.network.listeners.clear()
+    world.network.listen(Address("127.0.0.1", 49152), deaf)
     Manager(world, ONE, volfile("/other"))
     _, call = mount.begin(ONE)
     world.pass_time(10)

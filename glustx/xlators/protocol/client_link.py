@@ -53,6 +53,8 @@ _MAX_CREDS = 1024
 
 
 def _text_of(error: BaseException) -> str:
+    if isinstance(error, FopError):
+        return error.text
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
