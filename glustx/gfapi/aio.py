@@ -19,8 +19,8 @@ from glustx.gfapi import trees
 from glustx.gfapi.attrs import Buffer
 from glustx.gfapi.description import describe
 from glustx.gfapi.entries import AsyncDir, AsyncScandir, alike
+from glustx.gfapi.errors import UNDO_SECONDS, late
 from glustx.gfapi.exceptions import ClosedFile, VolumeNotMounted
-from glustx.gfapi.errors import late
 from glustx.gfapi.file import FileCore
 from glustx.gfapi.flags import mode_text
 from glustx.gfapi.logfile import LogFile
@@ -38,9 +38,6 @@ from glustx.runtime import Run, drive, turn
 from glustx.values import gfid_text
 
 R = TypeVar("R")
-
-# How long a call whose time is up may take to undo what it began while its caller waits.
-UNDO_SECONDS = 0.2
 
 
 class _Call:
@@ -147,7 +144,8 @@ class AsyncVolume(Personas, VolumeTable, _InLoop):
         log_level: what is logged there, GlusterFS's numbers: 4 errors, 5 warnings, 7 what happens, 9 everything.
         uid, gid, groups: who asks; the user of this process by default.
         umask: bits taken from the mode of what is made; by default 0o022, and none with hosts and a name.
-        timeout: seconds that a call may take; without limit by default.
+        timeout: seconds that a call may take before it raises TimeoutError; without limit by default. A brick may still
+            do what it was asked. `using(timeout=...)` of a volume or a file sets another limit for some calls.
         mount_timeout: seconds to wait for the volume to answer.
 
     Raises:
@@ -518,6 +516,7 @@ class AsyncFile(FileTable, _InLoop):
     """
 
     _core: FileCore
+    _view = False
     name: str | bytes
     mode: str
 
@@ -541,6 +540,15 @@ class AsyncFile(FileTable, _InLoop):
         file.name = os.fspath(cast(PathLike, core.path))
         file.mode = mode_text(core.flags)
         return file
+
+    def using(self, *, timeout: float) -> AsyncFile:
+        """Return the same open file with another limit for each call: `await file.using(timeout=0.5).pread(4096, 0)`.
+
+        The view needs no closing.
+        """
+        view = AsyncFile._of(self._live(), self)
+        view.name, view.mode, view._timeout, view._view = self.name, self.mode, timeout, True
+        return view
 
     def __repr__(self) -> str:
         return f"<AsyncFile {self.name!r} mode {self.mode!r}{' closed' if self.closed else ''}>"
@@ -649,5 +657,5 @@ class AsyncFile(FileTable, _InLoop):
 
     def __del__(self) -> None:
         core = getattr(self, "_core", None)
-        if core is not None and core.open and core.session.mounted:
+        if core is not None and core.open and core.session.mounted and not self._view:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)

@@ -12,6 +12,8 @@ from typing import Any
 from glustx.errors import FopCancelled, FopError, MountError
 from glustx.runtime import TimedOut
 
+# How long a call whose time is up may take to undo what it began while its caller waits.
+UNDO_SECONDS = 0.2
 # Linux numbers by name, for platforms that number otherwise.
 _LINUX = {
     11: "EAGAIN", 35: "EDEADLK", 36: "ENAMETOOLONG", 37: "ENOLCK", 38: "ENOSYS", 39: "ENOTEMPTY", 40: "ELOOP",

@@ -26,7 +26,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from glustx.errors import FopCancelled
-from glustx.gfapi.errors import late
+from glustx.gfapi.errors import UNDO_SECONDS, late
 from glustx.gfapi.interrupt import Guard, Guarded, inside, pending, raise_pending
 from glustx.gfapi.pump_socket import Dial, SocketChannel
 from glustx.gfapi.waker import Waker
@@ -40,8 +40,6 @@ T = TypeVar("T")
 IDLE_SECONDS = 0.05
 # A signal that comes just before a system call does not interrupt it: the main thread looks up now and then.
 SIGNAL_SECONDS = 0.5
-# How long a call whose time is up may take to undo what it began while its caller waits.
-UNDO_SECONDS = 0.2
 _FORKED = "this volume was opened before fork(); a child process has to open its own"
 _CLOSED = "this volume is closed"
 

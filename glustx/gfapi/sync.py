@@ -56,7 +56,8 @@ class Volume(Personas, VolumeTable, Blocking):
         log_level: what is logged there, GlusterFS's numbers: 4 errors, 5 warnings, 7 what happens, 9 everything.
         uid, gid, groups: who asks; the user of this process by default.
         umask: bits taken from the mode of what is made; by default 0o022, and none with hosts and a name.
-        timeout: seconds that a call may take; without limit by default.
+        timeout: seconds that a call may take before it raises TimeoutError; without limit by default. A brick may still
+            do what it was asked. `using(timeout=...)` of a volume or a file sets another limit for some calls.
         mount_timeout: seconds to wait for the volume to answer.
 
     Raises:
@@ -428,6 +429,7 @@ class File(FileTable, Blocking, io.RawIOBase):
     """
 
     _core: FileCore
+    _view = False
     name: str | bytes
     mode: str
 
@@ -451,6 +453,15 @@ class File(FileTable, Blocking, io.RawIOBase):
         file.name = os.fspath(cast(PathLike, core.path))
         file.mode = mode_text(core.flags)
         return file
+
+    def using(self, *, timeout: float) -> File:
+        """Return the same open file with another limit for each call: `file.using(timeout=0.5).pread(4096, 0)`.
+
+        The view needs no closing.
+        """
+        view = File._of(self._live(), self._pump, timeout)
+        view.name, view.mode, view._view = self.name, self.mode, True
+        return view
 
     def __repr__(self) -> str:
         return f"<File {self.name!r} mode {self.mode!r}{' closed' if self.closed else ''}>"
@@ -587,7 +598,7 @@ class File(FileTable, Blocking, io.RawIOBase):
     def __del__(self) -> None:
         # The core gives its fd back by itself.
         core = getattr(self, "_core", None)
-        if core is not None and core.open:
+        if core is not None and core.open and not self._view:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
 

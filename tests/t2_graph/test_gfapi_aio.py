@@ -192,6 +192,26 @@ def test_timeouts_of_gfapi_and_of_asyncio():
     asyncio.run(main())
 
 
+def test_an_undo_that_takes_too_long_goes_on_without_its_caller():
+    async def main():
+        undone, over = asyncio.Event(), Waiter()
+
+        async def work():
+            try:
+                await Waiter()
+            finally:
+                await over
+                undone.set()
+
+        with pytest.raises(TimedOut, match=r"work: no answer in 0\.01 s"):
+            await asyncio.wait_for(run_in_loop(work(), 0.01), 10)
+        assert not undone.is_set()
+        over.set(None)
+        await asyncio.wait_for(undone.wait(), 10)
+
+    asyncio.run(main())
+
+
 def test_results_of_worker_threads():
     async def main():
         reactor = AsyncioReactor(asyncio.get_running_loop())
