@@ -64,6 +64,11 @@ _REFUSALS = {
 }
 
 
+def _lasts(piece: Piece) -> bool:
+    """Tell whether a piece may wait: the buffer of another is its owner's again once the call is given up."""
+    return isinstance(piece, bytes) or (isinstance(piece, memoryview) and isinstance(piece.obj, bytes))
+
+
 class RpcConnection:
     """A connection in both roles.
 
@@ -91,6 +96,9 @@ class RpcConnection:
         self.last_xid = 1
         # How to go on in a later turn, so that others get theirs before one who sends thousands of calls at once.
         self.post: Callable[[Callable[[], None]], None] | None = None
+        # How to send a little later. While several calls are under way, those made until then leave in one write.
+        self.soon: Callable[[Callable[[], None]], object] | None = None
+        self._flush_due = False
         # Hot programs hook in here: called with (view, pos of the xid, end, xid), True when the call was theirs.
         self.hot_call: Callable[[memoryview, int, int, int], bool] | None = None
 
@@ -156,7 +164,17 @@ class RpcConnection:
         if self.channel is None or self._broken:
             return
         self.out += pieces
-        if not self._in_turn:
+        if self._in_turn:
+            return
+        if self.soon is None or len(self.waiting) < 2 or not all(map(_lasts, pieces)):
+            self.flush()
+        elif not self._flush_due:
+            self._flush_due = True
+            self.soon(self._flush_gathered)
+
+    def _flush_gathered(self) -> None:
+        self._flush_due = False
+        if self.out and not self._in_turn:
             self.flush()
 
     def flush(self) -> None:

@@ -44,6 +44,10 @@ class AsyncioReactor:
         """Run `work` as a turn after `delay` seconds."""
         return self.loop.call_later(delay, turn, work)
 
+    def soon(self, work: Callable[[], None]) -> None:
+        """Run `work` when those that are ready to run have run."""
+        self.loop.call_soon(work)
+
     def post(self, work: Callable[[], None]) -> None:
         """Run `work` as a turn soon; callable from any thread."""
         self.loop.call_soon_threadsafe(turn, work)

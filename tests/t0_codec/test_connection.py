@@ -3,6 +3,7 @@ and what holds when the other end breaks off, floods or does not read."""
 
 from __future__ import annotations
 
+import errno
 import logging
 import struct
 from collections.abc import Iterator, Sequence
@@ -298,21 +299,23 @@ def test_a_reply_to_nothing_is_ignored(client: tuple[Dialled, FakeChannel]) -> N
 
 
 @pytest.mark.parametrize(
-    ("record", "text"),
+    ("record", "text", "code"),
     [
-        (reply(2, bytes(8), message.PROG_MISMATCH), "PROG_MISMATCH"),
-        (reply(2, b"", message.PROG_UNAVAIL), "PROG_UNAVAIL"),
-        (reply(2, b"", message.GARBAGE_ARGS), "GARBAGE_ARGS"),
-        (frame(message.encode_denied(2)), "MSG_DENIED"),
+        (reply(2, bytes(8), message.PROG_MISMATCH), "PROG_MISMATCH", errno.EOPNOTSUPP),
+        (reply(2, b"", message.PROG_UNAVAIL), "PROG_UNAVAIL", errno.EOPNOTSUPP),
+        (reply(2, b"", message.PROC_UNAVAIL), "PROC_UNAVAIL", errno.EOPNOTSUPP),
+        (reply(2, b"", message.GARBAGE_ARGS), "GARBAGE_ARGS", errno.EINVAL),
+        (reply(2, b"", message.SYSTEM_ERR), "SYSTEM_ERR", errno.EIO),
+        (frame(message.encode_denied(2)), "MSG_DENIED", errno.EACCES),
     ],
 )
-def test_refusals_are_told(client: tuple[Dialled, FakeChannel], record: bytes, text: str) -> None:
+def test_refusals_are_told(client: tuple[Dialled, FakeChannel], record: bytes, text: str, code: int) -> None:
     connection, _ = client
     told = Answers()
     connection.call(PROG, VERS, 1, NULL_AUTH, b"", told)
     feed(connection, record)
     (error,) = told.told
-    assert isinstance(error, RpcError) and text in str(error)
+    assert isinstance(error, RpcError) and text in str(error) and error.errno == code
 
 
 def test_a_reply_with_a_verifier_is_read(client: tuple[Dialled, FakeChannel]) -> None:
@@ -509,3 +512,26 @@ def test_large_records_once_let_in(session: tuple[RpcConnection, FakeChannel]) -
 
 def test_xdr_errors_are_value_errors() -> None:
     assert issubclass(XdrError, ValueError)
+
+
+def test_calls_made_side_by_side_leave_in_one_write(client: tuple[Dialled, FakeChannel]) -> None:
+    connection, channel = client
+    later: list[Any] = []
+    connection.soon = later.append
+    answers = Answers()
+
+    def call(number: int) -> None:
+        connection.call(PROG, VERS, number, NULL_AUTH, b"", answers)
+
+    call(1)
+    assert channel.writes == 1, "a call that is alone leaves at once"
+    call(2)
+    call(3)
+    assert (channel.writes, len(later)) == (1, 1)
+    later.pop()()
+    assert (channel.writes, len(channel.records())) == (2, 3)
+    call(4)
+    connection.send(frame(b"head"), memoryview(bytearray()))
+    assert channel.writes == 3, "a buffer that may change waits for nobody, and takes along what came before it"
+    later.pop()()
+    assert (channel.writes, len(channel.records())) == (3, 2)

@@ -204,6 +204,7 @@ class ClientLink:
         connection = await connect(self.network, self.reactor, address, limit)
         connection.programs = {(p.CALLBACK.number, p.CALLBACK.version): self._callback}
         connection.lost = functools.partial(self._lost, connection)
+        connection.soon = getattr(self.reactor, "soon", None)
         self.connection = connection
         self._channel = connection.channel
         self._base = (0, 0, 0)
