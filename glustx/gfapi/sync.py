@@ -447,11 +447,11 @@ class File(FileTable, Blocking, io.RawIOBase):
     @classmethod
     def _of(cls, core: FileCore, pump: Pump, timeout: float | None) -> File:
         file = super().__new__(cls)
-        file._core = core
-        file._pump = pump
-        file._timeout = timeout
         file.name = os.fspath(cast(PathLike, core.path))
         file.mode = mode_text(core.flags)
+        file._pump = pump
+        file._timeout = timeout
+        file._core = core  # last: an interrupt before leaves a file that is closed
         return file
 
     def using(self, *, timeout: float) -> File:
