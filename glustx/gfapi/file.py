@@ -453,24 +453,31 @@ class FileCore:
     # -- end ---------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Close the file: an error of a write that was held back is raised here. A second call does nothing."""
+        """Close the file; a second call does nothing.
+
+        The locks of this object are free when it returns. What was written is with the brick since `write` returned;
+        to have it on disk is what `fsync` is for.
+        """
         if not self.open:
             return
         self.open = False
+        flush = Flush(fd=self.fd, caller=self._owner or self.caller)
         try:
-            if self.session.mounted and (self.flags & O_ACCMODE or self._owner is not None):
-                # It brings the errors of writes that were held back, and drops this owner's locks.
-                await self.session.top(Flush(fd=self.fd, caller=self._owner or self.caller))
+            if self.session.mounted and self._owner is not None:
+                await self.top(flush)
         finally:
-            self.give_back()
+            error = None
+            if self.session.mounted:
+                wants_flush = self._owner is None and self.flags & O_ACCMODE
+                error = self.session.aside(self._release(flush if wants_flush else None))
+        if error is not None:
+            raise error
 
     def give_back(self) -> None:
-        """Let go of the fd, and release it when nobody else holds it; nobody waits for the answer."""
+        """Release the fd; nobody waits for the answer."""
         self.open = False
-        self.top = _refuse
-        self._holders.count -= 1
         if self.session.mounted:
-            self.session.aside(self._release(last=not self._holders.count))
+            self.session.aside(self._release(None))
 
     def __del__(self) -> None:
         # The outcome of a call that was interrupted, or cancelled, in the very moment it ended reaches nobody.
@@ -480,12 +487,16 @@ class FileCore:
             except RuntimeError:
                 pass  # the volume or its loop is closed, and its fds with it
 
-    async def _release(self, last: bool) -> None:
+    async def _release(self, flush: Flush | None) -> None:
         try:
-            if last:
-                await self.session.top(Release(fd=self.fd, caller=self.caller))
+            if flush is not None:
+                # No translator of a client holds writes back, so nobody waits for it; stock's bricks may act on it.
+                await self.top(flush)
         finally:
-            self.session.graph.inodes.drop(self._inode)
+            try:
+                await self.top(Release(fd=self.fd, caller=self.caller))
+            finally:
+                self.session.graph.inodes.drop(self._inode)
 
     def loc(self) -> Loc:
         """The inode's loc."""

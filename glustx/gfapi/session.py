@@ -309,14 +309,20 @@ class Session:
         """Keep the inode of an open fd."""
         return self.graph.inodes.hold(fd.gfid)
 
-    def aside(self, co: Coroutine[Any, Any, Any]) -> None:
-        """Drive a coroutine whose outcome nobody waits for; unmounting waits for its end."""
+    def aside(self, co: Coroutine[Any, Any, Any]) -> BaseException | None:
+        """Drive a coroutine whose outcome nobody waits for; unmounting waits for its end.
+
+        Returns the error of one that fails before it has to wait.
+        """
         graph = self.graph
         graph.enter()
+        known: list[BaseException] = []
 
         def finish(value: Any, error: BaseException | None) -> None:
             graph.leave()
             if error is not None:
+                known.append(error)
                 log.debug("%s: %s", self, error)
 
         drive(co, finish)
+        return known[0] if known else None
