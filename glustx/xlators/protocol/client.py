@@ -29,7 +29,7 @@ from glustx.runtime import Waiter, spawn
 from glustx.values import ENTRYLK_UNLOCK, F_GETLK, F_SETLK, F_UNLCK, Loc
 from glustx.xdata_memo import XdataMemo
 from glustx.xlator import ALL, Event, Xlator, handles
-from glustx.xlators.protocol.client_link import ClientLink, Unanswered
+from glustx.xlators.protocol.client_link import ClientLink, Unanswered, text_of
 from glustx.xlators.protocol.client_locks import LockBook
 
 log = logging.getLogger("glustx.protocol.client")
@@ -190,7 +190,8 @@ class Client(Xlator):
                 if isinstance(error, RpcError) and error.errno:
                     waiter.fail(FopError(error.errno, f"{req.name} on {link.where}: {error.strerror}"))
                     return
-                waiter.fail(Unanswered(errno.ENOTCONN, f"{req.name} on {link.where} was not answered: {error}"))
+                why = f"{req.name} on {link.where} was not answered: {text_of(error)}"
+                waiter.fail(Unanswered(errno.ENOTCONN, why))
                 return
             try:
                 waiter.set(decode(view, pos, end, memo))

@@ -52,10 +52,11 @@ _NULL_VERF = bytes(8)
 _MAX_CREDS = 1024
 
 
-def _text_of(error: BaseException) -> str:
+def text_of(error: BaseException | None) -> str:
+    """Return what an error says, without the number that Python writes in front of it."""
     if isinstance(error, FopError):
         return error.text
-    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error or "no answer")
 
 
 def _errno_of(error: BaseException) -> int:
@@ -174,7 +175,7 @@ class ClientLink:
             return
         if not isinstance(error, (OSError, FopError, XdrError, Refused, TimedOut)):
             log.error("%s: connecting failed", self.client.name, exc_info=error)
-        self.why = _text_of(error) or "no answer in time"
+        self.why = text_of(error) or "no answer in time"
         self.failure = FopError(_errno_of(error), f"{self.where}: {self.why}")
         if self.connection.channel is not None:
             self.connection.channel.abort("the handshake failed")
@@ -292,7 +293,7 @@ class ClientLink:
             now = self._wire()
             self._past = [past + count - base for past, count, base in zip(self._past, now, self._base, strict=True)]
             self._base = now
-            self._down(_text_of(error) if error is not None else "the brick closed the connection")
+            self._down(text_of(error) if error is not None else "the brick closed the connection")
         if self._attempt is None:
             self._again()
 
