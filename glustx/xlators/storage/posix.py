@@ -15,7 +15,8 @@ from glustx.errors import FopError, OptionError
 from glustx.fops import LOCKS, Fop, Reply
 from glustx.options import OptionSet, Seconds, option
 from glustx.xlator import Event, Xlator, handles
-from glustx.xlators.storage.posix_brick import PosixBrick, parse_mode, parse_reserve, prepare_brick
+from glustx.xlators.storage.posix_brick import PosixBrick, parse_mode, prepare_brick
+from glustx.xlators.storage.posix_reserve import parse_reserve
 from glustx.xlators.storage.posix_zero import METHODS
 
 __all__ = ["Posix", "prepare_brick"]

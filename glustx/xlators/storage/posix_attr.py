@@ -42,6 +42,7 @@ from glustx.xlators.storage.posix_object import (
     OpenFile,
     pack_mdata,
 )
+from glustx.xlators.storage.posix_reserve import allocated, reserved_blocks
 
 STAMP_DATA = STAMP_CTIME | STAMP_MTIME
 STAMP_BIRTH = STAMP_CTIME | STAMP_MTIME | STAMP_ATIME | STAMP_PARENT_CTIME | STAMP_PARENT_MTIME
@@ -54,11 +55,26 @@ class PosixAttr(PosixEntry):
 
     _times_lost = False
     low_on_space = False
+    reserve: tuple[float, bool] = (0.0, True)
+
+    def look_at_space(self) -> None:
+        """See whether the reserve is reached, now."""
+        self.judge_space(os.fstatvfs(self._root.fd))
+
+    def judge_space(self, figures: os.statvfs_result) -> None:
+        """See whether these figures of the file system reach the reserve."""
+        free = figures.f_bavail if self.mapped else figures.f_bfree  # root may use what ext4 keeps for it
+        self.low_on_space = bool(self.reserve[0]) and free <= reserved_blocks(figures, self.reserve)
 
     def check_space(self, req: Fop, grows: bool = True) -> None:
         """Refuse (ENOSPC) what would eat into the brick's reserve; internal clients may."""
         if grows and self.low_on_space and req.caller.pid >= 0 and INTERNAL_FOP not in req.xdata:
             raise OSError(errno.ENOSPC, f"the reserve of the brick (option reserve {self.options.reserve}) is reached")
+
+    def check_range(self, req: Fop, fd: int, offset: int, size: int) -> None:
+        """`check_space` for a change of a range: what has its blocks already may be overwritten."""
+        if self.low_on_space:
+            self.check_space(req, not allocated(fd, offset, size))
 
     # -- iatts -----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 
 from glustx.errors import GraphError
-from glustx.options import parse_size
 from glustx.runtime import TimerHandle, spawn
 from glustx.values import ROOT_GFID, gfid_from_text
 from glustx.xdata import MDATA_KEY
@@ -25,10 +24,10 @@ from glustx.xlators.storage.posix_object import (
     Obj,
     pack_mdata,
 )
+from glustx.xlators.storage.posix_reserve import SPACE_CHECK, parse_reserve
 from glustx.xlators.storage.posix_whole import PosixWhole
 
 _SKELETON = ("indices", "changelogs", "landfill", "unlink")
-_SPACE_CHECK = 5.0
 
 
 def prepare_brick(folder: str, volume_id: str = "", *, namespace: str = "trusted") -> None:
@@ -57,18 +56,6 @@ def prepare_brick(folder: str, volume_id: str = "", *, namespace: str = "trusted
         os.setxattr(folder, NAMESPACE_KEY, b"user")
     for key, value in marks.items():
         os.setxattr(folder, prefix + key, value)
-
-
-def parse_reserve(text: str) -> tuple[float, bool]:
-    """Return the reserve and whether it is a percentage: `1` and `1%` are, `10GB` and anything from 100 are bytes."""
-    number = text.strip().rstrip("%")
-    try:
-        amount = float(number)
-    except ValueError:
-        return float(parse_size(text)), False
-    if not 0 <= amount < 1 << 63 or (text.strip().endswith("%") and amount > 100):
-        raise ValueError(f"{text!r} is neither a percentage nor a size")
-    return amount, amount < 100 or text.strip().endswith("%")
 
 
 def parse_mode(text: str) -> int:
@@ -219,7 +206,8 @@ class PosixBrick(PosixWhole):
         self._watching = True
         if self.options.health_check_interval:
             self._again("health", self.options.health_check_interval, lambda: spawn(self._check_health()))
-        self._look_at_space()
+        self.look_at_space()
+        self._again("space", SPACE_CHECK, lambda: spawn(self._check_space()))
         leftovers, self._leftovers = self._leftovers, []
         if leftovers:
             spawn(self._clear(leftovers))
@@ -235,7 +223,7 @@ class PosixBrick(PosixWhole):
 
         Raises ValueError for a text that is none.
         """
-        self._reserve = parse_reserve(self.options.reserve)
+        self.reserve = parse_reserve(self.options.reserve)
         options = self.options
         self.modes = (
             (parse_mode(options.create_mask) | 0o177000, parse_mode(options.force_create_mode)),
@@ -253,13 +241,12 @@ class PosixBrick(PosixWhole):
         if self._watching:
             self._timers[what] = self.graph.reactor.call_later(seconds, lambda: (work(), None)[1])
 
-    def _look_at_space(self) -> None:
-        figures = os.statvfs(self._root.fd)
-        amount, percent = self._reserve
-        self.low_on_space = figures.f_bavail * figures.f_frsize < (
-            figures.f_blocks * figures.f_frsize * amount / 100 if percent else amount
-        )
-        self._again("space", _SPACE_CHECK, self._look_at_space)
+    async def _check_space(self) -> None:
+        try:
+            self.judge_space(await self.work(os.statvfs, self.brick))
+        except OSError as error:
+            log.warning("%s: cannot ask for the free space of %s: %s", self.name, self.brick, error.strerror)
+        self._again("space", SPACE_CHECK, lambda: spawn(self._check_space()))
 
     async def _check_health(self) -> None:
         try:

@@ -37,6 +37,7 @@ from glustx.xlators.storage.posix_object import (
     Obj,
     OpenFile,
 )
+from glustx.xlators.storage.posix_reserve import reserved_blocks
 
 T = TypeVar("T")
 
@@ -223,7 +224,7 @@ class PosixData(PosixNames):
             if pre is None or st.st_ctime_ns != obj.ctime or pre.size != st.st_size or pre.blocks != st.st_blocks:
                 pre = self.seen(obj, st, fd)
             if self.low_on_space:
-                self.check_space(req, req.offset + size > st.st_size)
+                self.check_range(req, fd, req.offset, size)
             began = perf_counter_ns()
             count = os.pwrite(fd, data, req.offset)
             if count < size:
@@ -258,8 +259,7 @@ class PosixData(PosixNames):
             st = os.fstat(f.fd)
             pre = self.seen(obj, st, f.fd)
             offset = st.st_size if f.append else req.offset
-            if self.low_on_space:
-                self.check_space(req, offset + len(req.data) > st.st_size)
+            self.check_range(req, f.fd, offset, len(req.data))
             sync = bool(req.flags & _SYNC) and not f.sync
             if sync or f.sync or len(req.data) > self._inline_write:
                 if self._slow_writes:
@@ -284,7 +284,8 @@ class PosixData(PosixNames):
     # -- STATFS ----------------------------------------------------------------------------------------------------
 
     async def statfs(self, req: fops.Statfs) -> StatfsReply:
-        """STATFS of the brick; bricks that share a file system each report their part (option shared-brick-count)."""
+        """STATFS of the brick, without its reserve; bricks that share a file system each report their part (option
+        shared-brick-count)."""
         try:
             if req.loc.gfid != self._root.obj.gfid:
                 self.find(req.loc.gfid)
@@ -292,13 +293,14 @@ class PosixData(PosixNames):
         except OSError as error:
             raise self.failed(req, error) from error
         share = max(1, self.options.shared_brick_count)
+        free = max(0, figures.f_bfree - reserved_blocks(figures, self.reserve))
         return StatfsReply(
             statfs=Statvfs(
                 figures.f_bsize,
                 figures.f_frsize,
                 figures.f_blocks // share,
-                figures.f_bfree // share,
-                figures.f_bavail // share,
+                free // share,
+                min(figures.f_bavail, free) // share,
                 figures.f_files // share,
                 figures.f_ffree // share,
                 figures.f_favail // share,

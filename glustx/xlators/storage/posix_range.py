@@ -73,7 +73,8 @@ class PosixRange(PosixXattr):
             if req.keep_size not in (0, 1):
                 raise OSError(errno.EOPNOTSUPP, "FALLOCATE knows keep_size 0 and 1")
             f, heavy = self._range(req)
-            self.check_space(req)
+            self.look_at_space()
+            self.check_range(req, f.fd, req.offset, req.size)
             keep = bool(req.keep_size)
             stamp = STAMP_CTIME if keep else STAMP_DATA
             return await self._change(req, f, stamp, heavy, posix_zero.fallocate, f.fd, req.offset, req.size, keep)
@@ -96,9 +97,8 @@ class PosixRange(PosixXattr):
         """
         try:
             f, heavy = self._range(req, over_data=True)
-            end = req.offset + req.size
-            if self.low_on_space:
-                self.check_space(req, end > os.fstat(f.fd).st_size)
+            self.look_at_space()
+            self.check_range(req, f.fd, req.offset, req.size)
             if self.zero_method == "writes":
                 return await self._zero_by_writes(req, f)
             return await self._change(req, f, STAMP_DATA, heavy, self._zero, f, req.offset, req.size)
@@ -186,7 +186,7 @@ class PosixRange(PosixXattr):
 
     async def _copy(self, req: fops.CopyFileRange, source: OpenFile, target: OpenFile) -> CopyReply:
         st = os.fstat(target.fd)
-        self.check_space(req, req.offset_out + req.size > st.st_size)
+        self.check_range(req, target.fd, req.offset_out, req.size)
         pre = self.seen(target.obj, st, target.fd)
         args = (source, target, req.size, req.offset_in, req.offset_out)
         count = _copy(*args) if req.size <= _INLINE_COPY else await self.work(_copy, *args)

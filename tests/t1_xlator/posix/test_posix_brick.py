@@ -21,7 +21,7 @@ from glustx.values import (
 )
 from glustx.xdata import ZERO_METHOD
 from glustx.xlators.storage.posix import prepare_brick
-from glustx.xlators.storage.posix_brick import parse_reserve
+from glustx.xlators.storage.posix_reserve import parse_reserve
 from tests.conftest import ExpectedLogs
 from tests.t1_xlator.posix.kit import (
     ROOT_TEXT,
