@@ -56,6 +56,7 @@ PACKAGES = {
     "setfacl": "acl",
     "getfacl": "acl",
     "runuser": "util-linux",
+    "openssl": "openssl",
     "strace": "strace",
     "tshark": "tshark",
 }
