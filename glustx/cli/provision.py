@@ -62,7 +62,8 @@ def create(
     from glustx.progress import Progress
     from glustx.provision import images
 
-    with told(), p.heard(target, volfile, timeout, "nothing was left behind") as place:
+    done: list[images.Report] = []
+    with told(), p.heard(target, volfile, timeout, "nothing was left behind", done) as place:
         request = images.CreateRequest(
             p.size_of(size, "--size"),
             p.prealloc_of(prealloc),
@@ -76,8 +77,8 @@ def create(
         )
         p.one_of(output, OUTPUTS, "--output")
         with progress_on(p.one_of(progress, SHOWS, "--progress"), place.name) as shown, p.open_volume(place) as volume:
-            report = images.create(volume, place.path, request, Progress(shown))
-        p.show_report(report, place, output)
+            done.append(images.create(volume, place.path, request, Progress(shown)))
+        p.show_report(done[0], place, output)
 
 
 @app.command()
@@ -101,17 +102,18 @@ def zero(
     from glustx.progress import Progress
     from glustx.provision import images
 
-    with told(), p.heard(target, volfile, timeout, "part of the range may be zeroed") as place:
+    done: list[images.Report] = []
+    with told(), p.heard(target, volfile, timeout, "part of the range may be zeroed", done) as place:
         at = p.size_of(offset, "--offset")
         size = p.size_of(length, "--length") if length else None
         limits = p.limits_of(chunk, jobs, bwlimit)
         method = p.method_of(zero_method)
         p.one_of(output, OUTPUTS, "--output")
         with progress_on(p.one_of(progress, SHOWS, "--progress"), place.name) as shown, p.open_volume(place) as volume:
-            report = images.zero(
-                volume, place.path, at, size, method, limits, Progress(shown), fsync=fsync, dry_run=dry_run
+            done.append(
+                images.zero(volume, place.path, at, size, method, limits, Progress(shown), fsync=fsync, dry_run=dry_run)
             )
-        p.show_report(report, place, output)
+        p.show_report(done[0], place, output)
 
 
 @app.command()

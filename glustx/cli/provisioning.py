@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -114,12 +114,15 @@ def mode_of(text: str) -> int:
 
 
 @contextlib.contextmanager
-def heard(target: str, volfile: Path | None, timeout: float, undone: str = "") -> Iterator[Place]:
+def heard(
+    target: str, volfile: Path | None, timeout: float, undone: str = "", done: Sequence[Report] = ()
+) -> Iterator[Place]:
     """The place that a command works on; its failures, of whatever kind, leave as one sentence and an exit code.
 
     Args:
         timeout: seconds; 0 means no limit.
         undone: what to say of the work when it was stopped.
+        done: holds something once the work is done, after which a stop changes nothing.
     """
     logs.set_up("error")
     place = place_of(target, volfile)
@@ -128,7 +131,8 @@ def heard(target: str, volfile: Path | None, timeout: float, undone: str = "") -
             with _failing(place):
                 yield place
         except KeyboardInterrupt:
-            raise Failure("; ".join(filter(None, (f"{place.name}: {stop.text}", undone))), stop.code) from None
+            left = "it was done already" if done else undone
+            raise Failure("; ".join(filter(None, (f"{place.name}: {stop.text}", left))), stop.code) from None
 
 
 @contextlib.contextmanager
@@ -175,6 +179,8 @@ def show_report(report: Report, place: Place, output: str) -> None:
     wire = f"{report.rpcs} RPCs, {human(report.wire_bytes_sent)} sent, {human(report.wire_bytes_received)} received"
     verb = {"create": "created", "zero": "zeroed"}[report.verb]
     print(f"{place.name}: {verb} {human(report.size)} by {report.method_used}{brick} in {report.seconds:.3f} s; {wire}")
+    if report.fallback:
+        print(f"{place.name}: zeroes were written because {report.fallback}")
 
 
 def show_info(found: Info, place: Place, output: str) -> None:

@@ -57,9 +57,9 @@ class CreateRequest(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """What a verb did and what it cost.
 
-    `method_used` is zerofill, punch, writes, fallocate, sparse or none; `brick_zero_method` how the brick zeroes
-    (zero-range, punch, writes), None when it does not tell. Wire figures count from the end of the handshake and are 0
-    for a brick in this process.
+    `method_used` is zerofill, punch, writes, fallocate, sparse or none; `fallback` why it is writes although zerofill
+    was tried first, else None; `brick_zero_method` how the brick zeroes (zero-range, punch, writes), None when it does
+    not tell. Wire figures count from the end of the handshake and are 0 for a brick in this process.
     """
 
     verb: str
@@ -74,6 +74,7 @@ class Report(msgspec.Struct, frozen=True):
     bytes_written: int = 0
     brick_zero_method: str | None = None
     dry_run: bool = False
+    fallback: str | None = None
 
 
 class Info(msgspec.Struct, frozen=True):
@@ -112,6 +113,8 @@ class _Meter:
 
     def __init__(self, volume: Volume) -> None:
         self.volume = volume
+        # Asked first: once an image has its name there is nothing left to fail or to be interrupted.
+        self.brick_method = brick_zero_method(volume)
         self.began = time.monotonic()
         self.wire = wire(volume)
 
@@ -129,8 +132,9 @@ class _Meter:
             cost.received,
             done.offloaded,
             done.written,
-            brick_zero_method(self.volume),
+            self.brick_method,
             dry_run,
+            done.fallback or None,
         )
 
 
@@ -157,6 +161,7 @@ def create(volume: Volume, path: str, request: CreateRequest, progress: Progress
     Raises:
         Exists: `path` is there and `request.replace` is not set.
         NoSpace: the volume's free space is less than what would be allocated.
+        Unsupported: the volume does not have the method that was named.
         OSError: what the volume says.
         ValueError: a preallocation or method that does not exist.
     """

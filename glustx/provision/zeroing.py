@@ -39,11 +39,19 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Zeroed(msgspec.Struct, frozen=True):
-    """What was done: the method, the bytes that the brick zeroed by itself, and the bytes of zeroes that were sent."""
+    """What was done: the method, the bytes that the brick zeroed by itself, and the bytes of zeroes that were sent.
+
+    `fallback` tells why it is another method than the one that was tried first, or is empty.
+    """
 
     method: str
     offloaded: int = 0
     written: int = 0
+    fallback: str = ""
+
+
+class Unsupported(OSError):
+    """A method that was named and that the volume does not have."""
 
 
 def zero_range(
@@ -58,17 +66,23 @@ def zero_range(
         progress: counts the bytes.
         fresh: the file has never been written, so a hole needs no discard.
 
-    Raises OSError: EOPNOTSUPP when a named method does not exist there; ENOSPC; whatever else the volume says.
+    Raises:
+        Unsupported: a named method does not exist there.
+        OSError: ENOSPC; whatever else the volume says.
     """
     if size == 0:
         return Zeroed("none")
+    fallback = ""
     if method in ("auto", "zerofill"):
         progress.phase("zeroing", size, "zerofill")
         try:
             file.zerofill(offset, size)
         except OSError as error:
-            if method == "zerofill" or error.errno not in _UNSUPPORTED:
+            if error.errno not in _UNSUPPORTED:
                 raise
+            if method == "zerofill":
+                raise _unsupported("zerofill", "ZEROFILL", error) from None
+            fallback = f"the server has no ZEROFILL: {error.strerror or error}"
         else:
             progress.add(size)
             return Zeroed("zerofill", offloaded=size)
@@ -77,14 +91,24 @@ def zero_range(
         end = offset + size
         before = file.stat().st_size
         if before > offset and not fresh:
-            file.discard(offset, min(end, before) - offset)
+            try:
+                file.discard(offset, min(end, before) - offset)
+            except OSError as error:
+                if error.errno not in _UNSUPPORTED:
+                    raise
+                raise _unsupported("punch", "DISCARD", error) from None
         if end > before:
             file.truncate(end)
         progress.add(size)
         return Zeroed("punch", offloaded=size)
     progress.phase("zeroing", size, "writes")
     _write_zeroes(file, offset, size, limits, progress)
-    return Zeroed("writes", written=size)
+    return Zeroed("writes", written=size, fallback=fallback)
+
+
+def _unsupported(method: str, fop: str, error: OSError) -> Unsupported:
+    text = f"method {method} was asked for, and the server has no {fop}: {error.strerror or error}"
+    return Unsupported(error.errno, text, error.filename)
 
 
 def _write_zeroes(file: File, offset: int, size: int, limits: Limits, progress: Progress) -> None:

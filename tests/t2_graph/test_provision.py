@@ -20,6 +20,7 @@ from glustx.provision import images, zeroing
 from glustx.provision.images import CreateRequest, NoSpace
 from glustx.provision.zeroing import Limits, zero_range
 from glustx.units import human
+from tests.t2_graph.troubles import Interrupting, faulty
 
 MIB = 1 << 20
 SMALL = "volume s\n type storage/memory\n option capacity 16MB\nend-volume\n" + (
@@ -217,24 +218,67 @@ def test_a_failure_while_replacing_keeps_the_old_file(volume: Volume) -> None:
     assert volume.listdir("/") == ["a"] and content(volume, "/a") == old
 
 
-@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.ENOSYS])
-def test_auto_writes_where_no_brick_zeroes(volume: Volume, number: int) -> None:
-    report = make(Faulty(volume, "zerofill", OSError(number, "no")), "/a", MIB + 3, prealloc="full")
-    assert (report.method_used, report.bytes_written) == ("writes", MIB + 3)
-    assert content(volume, "/a") == bytes(MIB + 3)
+@pytest.mark.parametrize("code", ["EOPNOTSUPP", "ENOSYS"])
+def test_auto_writes_where_no_server_zeroes_and_says_so(code: str) -> None:
+    with Volume(faulty("ZEROFILL", code)) as volume:
+        report = make(volume, "/a", MIB + 3, prealloc="full")
+        assert (report.method_used, report.bytes_written) == ("writes", MIB + 3)
+        assert report.fallback and report.fallback.startswith("the server has no ZEROFILL: ")
+        assert content(volume, "/a") == bytes(MIB + 3)
+        old = pattern(volume, "/b", 5000)
+        done = images.zero(volume, "/b", 10, 100, "auto", Limits(), Progress())
+        assert done.method_used == "writes" and done.fallback
+        assert content(volume, "/b") == old[:10] + bytes(100) + old[110:]
 
 
-def test_a_named_method_is_never_replaced(volume: Volume) -> None:
-    with pytest.raises(OSError, match="no such fop") as caught:
-        make(
-            Faulty(volume, "zerofill", OSError(errno.EOPNOTSUPP, "no such fop")),
-            "/a",
-            9,
-            prealloc="full",
-            zero_method="zerofill",
-        )
-    assert caught.value.errno == errno.EOPNOTSUPP
-    assert volume.listdir("/") == []
+@pytest.mark.parametrize(("method", "fop"), [("zerofill", "ZEROFILL"), ("punch", "DISCARD")])
+def test_a_named_method_is_never_replaced(method: str, fop: str) -> None:
+    with Volume(faulty(fop, "EOPNOTSUPP")) as volume:
+        old = pattern(volume, "/a", 5000)
+        said = f"method {method} was asked for, and the server has no {fop}: "
+        with pytest.raises(zeroing.Unsupported, match=said) as caught:
+            images.zero(volume, "/a", 0, None, method, Limits(), Progress())
+        assert caught.value.errno == errno.EOPNOTSUPP and content(volume, "/a") == old
+        if method == "zerofill":
+            with pytest.raises(zeroing.Unsupported, match=said):
+                make(volume, "/b", MIB, prealloc="full", zero_method="zerofill")
+        assert volume.listdir("/") == ["a"]
+
+
+@pytest.mark.parametrize(("fop", "method"), [("ZEROFILL", "auto"), ("WRITE", "writes"), ("FALLOCATE", "")])
+def test_no_space_in_the_middle_leaves_nothing(fop: str, method: str) -> None:
+    # The space was there when it was looked at.
+    with Volume(faulty(fop, "ENOSPC", every=3 if fop == "WRITE" else 1)) as volume:
+        wishes = {"prealloc": "full", "zero_method": method} if method else {"prealloc": "falloc"}
+        with pytest.raises(OSError, match="ENOSPC") as caught:
+            make(volume, "/a", 9 * MIB, **wishes)
+        assert caught.value.errno == errno.ENOSPC and volume.listdir("/") == []
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("late", [False, True], ids=["during", "after"])
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # a file that was opened just when the interrupt came
+def test_an_interrupt_at_every_call(volume: Volume, late: bool, replace: bool) -> None:
+    outcomes = set()
+    for method in ("zerofill", "writes"):
+        for call in range(1, 30):
+            old = pattern(volume, "/a", 5000) if replace else b""
+            side = Interrupting(volume, [call], late)
+            request = {"prealloc": "full", "zero_method": method, "owner": (1, 1), "replace": replace}
+            try:
+                make(side, "/a", 3 * MIB, **request)
+                whole = True
+            except KeyboardInterrupt:
+                whole = False
+            outcomes.add(whole)
+            names = volume.listdir("/")
+            if whole or (names and content(volume, "/a") != old):
+                assert names == ["a"] and content(volume, "/a") == bytes(3 * MIB), f"{method}, call {call}"
+            else:
+                assert names == (["a"] if replace else []), f"{method}, call {call}"
+            for name in names:
+                volume.unlink("/" + name)
+    assert outcomes == {False, True}
 
 
 def test_the_first_error_of_many_threads_stops_all() -> None:
