@@ -10,6 +10,7 @@ import typer
 
 from glustx import logs
 from glustx.cli.failures import FAILED, NOT_CONNECTED, USAGE, Failure, told
+from glustx.cli.option_words import OptionWords, options_of
 from glustx.mgmt.state import Folders, Ports, ServeError, folders
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def serve(
     profile: Annotated[
         bool, typer.Option("--profile", help="Count the fops of every translator, for `glustx statedump`.")
     ] = False,
+    option: OptionWords = None,
     restart: Annotated[bool, typer.Option("--restart", help="Start a brick again that ends by itself.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the ready line as JSON.")] = False,
     state_dir: StateDir = None,
@@ -91,6 +93,7 @@ def serve(
             raise Failure("--volume names one volume, and a volume of several bricks cannot be served yet", USAGE)
         if not 0 <= brick_port + len(sources) - 1 <= 65535:
             raise Failure(f"--brick-port {brick_port} leaves no port for the last brick", USAGE)
+        options = options_of(option)
         where = places(state_dir)
         # Clients on this machine and elsewhere all know it by its name when it listens everywhere.
         told_host = host or (socket.gethostname() if address in ("0.0.0.0", "::") else address)
@@ -100,8 +103,10 @@ def serve(
             if not source.is_dir() and source.suffix == ".vol" and not source.exists():
                 raise Failure(f"volfile {source} does not exist", USAGE)
             nth = brick_port + index if brick_port else 0
-            terms = Terms(address, told_host, nth, allow, profile, log_level)
+            terms = Terms(address, told_host, nth, allow, profile, log_level, options)
             if source.is_file():
+                if options:
+                    raise Failure(f"--option is for bricks of a folder; put it into {source}", USAGE)
                 made = volume_of_volfile(source, volume, ports, terms)
             else:
                 made = volume_of_folder(source, volume, ports, terms, root=is_root())

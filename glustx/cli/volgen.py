@@ -10,16 +10,13 @@ import typer
 
 from glustx import volgen
 from glustx.cli.failures import USAGE, Failure, told
+from glustx.cli.option_words import OptionWords, options_of
 
 app = typer.Typer(help="Print a volfile.", no_args_is_help=True)
 
 VolumeName = Annotated[str, typer.Argument(help="Name of the volume.")]
 Folder = Annotated[Path, typer.Argument(help="Root of the brick.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="File to write instead of stdout.")]
-OptionWords = Annotated[
-    list[str] | None,
-    typer.Option("--option", "-O", help="TYPE:KEY=VALUE, such as performance/io-threads:thread-count=32; repeatable."),
-]
 
 
 @app.command()
@@ -34,7 +31,7 @@ def client(
     """The client stack, as stock's management daemon generates it."""
     with told():
         _print(
-            lambda: volgen.client_volfile(volume, [_brick(word) for word in bricks], options=_options(option)), output
+            lambda: volgen.client_volfile(volume, [_brick(word) for word in bricks], options=options_of(option)), output
         )
 
 
@@ -52,7 +49,7 @@ def brick(
     with told():
         folder = folder.absolute()
         _print(
-            lambda: volgen.brick_volfile(volume, str(folder), port, address, allow=allow, options=_options(option)),
+            lambda: volgen.brick_volfile(volume, str(folder), port, address, allow=allow, options=options_of(option)),
             output,
         )
 
@@ -62,7 +59,7 @@ def embedded(volume: VolumeName, folder: Folder, option: OptionWords = None, out
     """The stack of a brick that runs inside the process that uses it."""
     with told():
         folder = folder.absolute()
-        _print(lambda: volgen.embedded_volfile(volume, str(folder), options=_options(option)), output)
+        _print(lambda: volgen.embedded_volfile(volume, str(folder), options=options_of(option)), output)
 
 
 def _brick(word: str) -> tuple[str, int | None, str]:
@@ -74,17 +71,6 @@ def _brick(word: str) -> tuple[str, int | None, str]:
     if not host or not slash or not place.endswith(":"):
         raise Failure(f"{word!r} is not HOST:/PATH or HOST:PORT:/PATH", USAGE)
     return host, int(port) if port else None, slash + path
-
-
-def _options(words: list[str] | None) -> dict[str, dict[str, str]]:
-    options: dict[str, dict[str, str]] = {}
-    for word in words or []:
-        type_, colon, rest = word.partition(":")
-        key, equals, value = rest.partition("=")
-        if not (colon and equals and type_ and key):
-            raise Failure(f"--option {word!r} is not TYPE:KEY=VALUE", USAGE)
-        options.setdefault(type_, {})[key] = value
-    return options
 
 
 def _print(make: Callable[[], str], output: Path | None) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 
 from glustx import volfile, volgen
+from glustx.errors import OptionError
+from glustx.graph import find_type
 from glustx.mgmt.folder import claim
 from glustx.mgmt.profile import with_counts
 from glustx.mgmt.state import Ports, ServeError
@@ -81,6 +83,7 @@ class Terms(msgspec.Struct, frozen=True):
         allow: comma list of client addresses; None leaves it to the volfile, or else allows all.
         profile: count the fops of every translator.
         log_level: of the bricks: debug, info, warning or error.
+        options: to add to the stack of a folder's brick, or replace there, by translator type.
     """
 
     address: str = "127.0.0.1"
@@ -89,6 +92,7 @@ class Terms(msgspec.Struct, frozen=True):
     allow: str | None = None
     profile: bool = False
     log_level: str = "warning"
+    options: volgen.Options = {}
 
 
 def volume_of_folder(folder: Path, name: str, ports: Ports, terms: Terms, *, root: bool) -> Volume:
@@ -109,13 +113,15 @@ def volume_of_folder(folder: Path, name: str, ports: Ports, terms: Terms, *, roo
     except OSError as error:
         raise ServeError(f"cannot use {folder} as a brick: {error.strerror or error}") from None
     brick = str(folder)
-    # volgen judges the name, so it comes before anything is written under that name.
-    _made(lambda: volgen.embedded_volfile(name, brick))
+    # The name and the options are judged before anything is written under that name.
+    text = _made(lambda: volgen.brick_volfile(name, brick, 0, terms.address, options=terms.options))
+    _check(text)
     claimed = claim(folder, root=root)
     port = ports.fix(name, brick, terms.address, terms.brick_port)
-    options = {"debug/io-stats": {"log-level": terms.log_level.upper()}}
+    own = {"debug/io-stats": {"log-level": terms.log_level.upper()}}
     if claimed.namespace == "user":
-        options["storage/posix"] = {"xattr-namespace": "user"}
+        own["storage/posix"] = {"xattr-namespace": "user"}
+    options = {kind: {**own.get(kind, {}), **terms.options.get(kind, {})} for kind in {*own, *terms.options}}
     text = _made(
         lambda: volgen.brick_volfile(
             name, brick, port, terms.address, volume_id=claimed.volume_id, allow=_allow(terms), options=options
@@ -204,6 +210,17 @@ def _volume(name: str, brick: str, port: int, text: str, terms: Terms, volume_id
     if terms.profile:
         text = with_counts(text)
     return Volume(name, [Brick(brick, port, text, _key(name, terms.advertised, brick))], client, volume_id)
+
+
+def _check(text: str) -> None:
+    """Refuse (ServeError) a volfile with options that no brick would start with."""
+    for spec in volfile.parse(text).volumes:
+        kind = find_type(spec.type)
+        try:
+            options, _ = kind.Options.parse(spec.name, spec.options)
+            kind(spec.name, options, []).check_options(options)
+        except OptionError as error:
+            raise ServeError(str(error)) from None
 
 
 def _key(volume: str, host: str, brick: str) -> str:

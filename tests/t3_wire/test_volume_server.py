@@ -376,6 +376,40 @@ def test_folders() -> None:
         folders(Path("/" + "x" * 100), {}, True).socket("v", "/a")
 
 
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def test_options_reach_the_brick_of_a_folder(tmp_path: Path) -> None:
+    options = {
+        "features/read-only": {"read-only": "on"},
+        "protocol/server": {"root-squash": "on"},
+        "storage/posix": {"reserve": "5%"},
+        "debug/io-stats": {"latency-measurement": "on"},
+    }
+    made = volume_of_folder(tmp_path / "b", "v", Ports(tmp_path), Terms(options=options), root=ROOT)
+    spec = volfile.parse(made.bricks[0].text)
+    assert spec.by_name["v-read-only"].options == {"read-only": "on"}
+    assert spec.root.options["root-squash"] == "on"
+    assert spec.by_name["v-posix"].options["reserve"] == "5%"
+    stats = spec.by_name[str(tmp_path / "b")].options
+    assert (stats["latency-measurement"], stats["log-level"]) == ("on", "WARNING")
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value", "sentence"),
+    [
+        ("features/quota", "server-quota", "on", "not in the stack"),
+        ("storage/posix", "reserve", "101%", "option reserve: '101%' is neither a percentage nor a size"),
+        ("storage/posix", "reserved", "1", "the nearest is reserve"),
+        ("features/worm", "retention-mode", "none", "is not one of relax, enterprise"),
+    ],
+)
+def test_wrong_options_leave_the_folder_alone(tmp_path: Path, kind: str, key: str, value: str, sentence: str) -> None:
+    with pytest.raises(ServeError, match=sentence):
+        volume_of_folder(tmp_path / "b", "v", Ports(tmp_path), Terms(options={kind: {key: value}}), root=ROOT)
+    assert list((tmp_path / "b").iterdir()) == [] and os.listxattr(tmp_path / "b") == []
+
+
 # -- counting ----------------------------------------------------------------------------------------------------------
 
 
