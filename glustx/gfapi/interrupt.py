@@ -4,7 +4,9 @@ Python raises KeyboardInterrupt between any two bytecodes of the main thread. In
 translator's state apart, so while the main thread is in one the signal is only noted, and raised when the turn is over.
 Where the program has its own SIGINT handler it is left in place.
 
-A thread is in a turn while its ident is in `inside`; `pending` holds an item while an interrupt waits to be raised.
+A thread is in a turn while its ident is in `inside`; `pending` holds an item while an interrupt waits to be raised. It
+is in `waiting` while its call waits: an interrupt that is raised then counts as a turn until the call has been
+abandoned, so that a second one cannot keep it from handing on what others wait for.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ from types import FrameType
 from typing import Any
 
 inside: set[int] = set()
+waiting: set[int] = set()
 pending: list[int] = []
 
 _users = 0
-_main = threading.main_thread().ident
+_main = threading.main_thread().ident or 0
 
 
 def on_sigint(number: int, frame: FrameType | None) -> None:
@@ -26,6 +29,8 @@ def on_sigint(number: int, frame: FrameType | None) -> None:
     if _main in inside:
         pending.append(number)
     else:
+        if _main in waiting:
+            inside.add(_main)
         signal.default_int_handler(number, frame)
 
 
@@ -33,6 +38,8 @@ def raise_pending() -> None:
     """Raise the interrupt that came during the turn that this thread has just left."""
     if pending and threading.get_ident() == _main:
         pending.clear()
+        if _main in waiting:
+            inside.add(_main)
         raise KeyboardInterrupt
 
 

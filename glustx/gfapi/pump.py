@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from glustx.errors import FopCancelled
 from glustx.gfapi.errors import UNDO_SECONDS, late
-from glustx.gfapi.interrupt import Guard, Guarded, inside, pending, raise_pending
+from glustx.gfapi.interrupt import Guard, Guarded, inside, pending, raise_pending, waiting
 from glustx.gfapi.pump_socket import Dial, SocketChannel
 from glustx.gfapi.waker import Waker
 from glustx.rpc.channel import Address, Receiver
@@ -57,6 +57,8 @@ class Call:
     error: BaseException | None = None
     run: Run | None = None
     gate: Any = None
+    queued = False
+    timer: TimerHandle | None = None
     late = False
 
     def __init__(self, pump: Pump) -> None:
@@ -90,15 +92,17 @@ class Call:
 
 
 class _Timer:
-    __slots__ = ("cancelled", "work")
+    __slots__ = ("_pump", "work")
 
-    def __init__(self, work: Callable[[], None]) -> None:
-        self.work = work
-        self.cancelled = False
+    def __init__(self, pump: Pump, work: Callable[[], None]) -> None:
+        self._pump = pump
+        self.work: Callable[[], None] | None = work
 
     def cancel(self) -> None:
-        """Keep the call from being made."""
-        self.cancelled = True
+        """Keep the call from being made; what it would have used is let go of at once."""
+        if self.work is not None:
+            self.work = None
+            self._pump.dead_timers += 1
 
 
 class Pump:
@@ -119,6 +123,7 @@ class Pump:
         # epoll and kqueue take a change while another thread waits in them; the others have to be woken.
         self._live = hasattr(self._selector, "fileno")
         self._timers: list[tuple[float, int, _Timer]] = []
+        self.dead_timers = 0
         self._order = itertools.count()
         self._posted: deque[Callable[[], None]] = deque()
         self._queue: deque[Call] = deque()
@@ -188,15 +193,14 @@ class Pump:
 
     def _wait(self, call: Call, timeout: float | None) -> None:
         """Pump, or sleep while others do, until the call has ended."""
-        timer: TimerHandle | None = None
         while True:
             with self._guarded:
                 if call.done:
-                    if self.holder is call:
-                        self._pass_on()
-                    break
-                if timeout is not None and timer is None:
-                    timer = self.call_later(timeout, lambda: self._expire(call))
+                    self._forget(call)
+                    return
+                waiting.add(get_ident())
+                if timeout is not None and call.timer is None:
+                    call.timer = self.call_later(timeout, lambda: self._expire(call))
                 self._waits += 1
                 self._calls.add(call)
                 gate = None
@@ -206,6 +210,7 @@ class Pump:
                     gate = call.gate = allocate_lock()
                     gate.acquire()
                     self._queue.append(call)
+                    call.queued = True
             if gate is not None:
                 # It is opened when the call has ended or has got the baton.
                 while not gate.acquire(True, SIGNAL_SECONDS):
@@ -213,10 +218,20 @@ class Pump:
                 continue
             while not self._pump_once(call):
                 pass
-            break
+            return
+
+    def _forget(self, call: Call) -> None:
+        """Inside a turn of its own thread: the call waits no more. What it holds stays here no longer than that."""
+        waiting.discard(get_ident())
         self._calls.discard(call)
-        if timer is not None:
-            timer.cancel()
+        call.gate = None
+        if call.queued:
+            call.queued = False
+            self._queue.remove(call)
+        if call.timer is not None:
+            call.timer.cancel()
+        if self.holder is call:
+            self._pass_on()
 
     def _expire(self, call: Call) -> None:
         if call.run is not None and not call.done:
@@ -226,17 +241,15 @@ class Pump:
 
     def _abandon(self, call: Call) -> None:
         with self._guarded:
-            call.gate = None
-            self._calls.discard(call)
+            self._forget(call)
             if call.run is not None:
                 call.run.cancel()
-            if self.holder is call:
-                self._pass_on()
 
     def _pass_on(self) -> None:
         """Hand the baton to the first call that still waits, or lay it down."""
         while self._queue:
             call = self._queue.popleft()
+            call.queued = False
             if not call.done and call.gate is not None:
                 self.holder = call
                 call.open_gate()
@@ -255,7 +268,7 @@ class Pump:
             self._asleep = False
             self._react(ready)
             if call is not None and call.done:
-                self._pass_on()
+                self._forget(call)
                 return True
         return False
 
@@ -282,8 +295,11 @@ class Pump:
             now = time.monotonic()
             while self._timers and self._timers[0][0] <= now:
                 timer = heapq.heappop(self._timers)[2]
-                if not timer.cancelled:
-                    _safely(timer.work)
+                work, timer.work = timer.work, None
+                if work is not None:
+                    _safely(work)
+                else:
+                    self.dead_timers -= 1
         if self._posted:
             self._run_posted()
 
@@ -306,10 +322,14 @@ class Pump:
 
     def call_later(self, delay: float, work: Callable[[], None]) -> TimerHandle:
         """Run `work` as a turn after `delay` seconds; to be called inside a turn."""
-        timer = _Timer(work)
+        timer = _Timer(self, work)
         when = time.monotonic() + delay
         first = not self._timers or when < self._timers[0][0]
         heapq.heappush(self._timers, (when, next(self._order), timer))
+        if self.dead_timers > 64 + len(self._timers) // 2:
+            # Most are cancelled long before their time. Replaced in one step: another thread may be reading the first.
+            self._timers[:] = sorted(entry for entry in self._timers if entry[2].work is not None)
+            self.dead_timers = 0
         if first:
             self.wake()
         return timer

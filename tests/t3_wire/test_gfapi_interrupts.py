@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 from glustx.gfapi import AsyncVolume, Source, Volume
-from glustx.gfapi.interrupt import inside, pending
+from glustx.gfapi.interrupt import inside, pending, waiting
+from glustx.gfapi.pump import Pump
 from tests.conformance.served import Served, client_volfile, served, server_volfile
 from tests.conformance.test_wire import MEMORY
 
@@ -63,7 +64,7 @@ def expect_nothing_held(brick: Served, alive: Callable[[], object]) -> None:
 
 
 def expect_calm() -> None:
-    assert threading.get_ident() not in inside and not pending
+    assert threading.get_ident() not in inside | waiting and not pending
 
 
 # -- at any bytecode -------------------------------------------------------------------------------------------------
@@ -234,6 +235,21 @@ def test_at_seeded_moments(brick: Served, vol: Volume, seeded: random.Random) ->
     assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
 
 
+@pytest.fixture(params=["once", "twice"])
+def strikes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice: a second SIGINT comes when the call is about to be abandoned, as `timeout --signal=INT` sends them."""
+    if request.param == "twice":
+        abandon = Pump._abandon
+
+        def again(self: Pump, call: Any) -> None:
+            if threading.current_thread() is threading.main_thread():
+                signal.raise_signal(signal.SIGINT)
+            abandon(self, call)
+
+        monkeypatch.setattr(Pump, "_abandon", again)
+
+
+@pytest.mark.usefixtures("strikes")
 def test_a_call_that_waits_for_a_lock(brick: Served, vol: Volume, seeded: random.Random) -> None:
     """Interrupted while it waits, it does not keep what it is granted later: the next one gets the lock."""
     vol.create("/f").close()
@@ -251,6 +267,7 @@ def test_a_call_that_waits_for_a_lock(brick: Served, vol: Volume, seeded: random
     expect_nothing_held(brick, lambda: vol.exists("/f"))
 
 
+@pytest.mark.usefixtures("strikes")
 def test_beside_other_threads(brick: Served, vol: Volume, seeded: random.Random) -> None:
     """The thread that is interrupted may hold the baton, and others wait for what it would receive: they go on."""
     over = threading.Event()
