@@ -9,6 +9,7 @@ here, 330's in `program_330.py`. Field layouts: stock's XDR types, as seen on th
 
 from __future__ import annotations
 
+import functools
 import operator
 import struct
 import typing
@@ -201,26 +202,39 @@ class FopCodec:
     encode_reply(xid, reply, fd_number) -> list of pieces, a whole record.
     decode_reply(buf, pos, end, memo) -> (reply, fd number or None); FopError for a failed fop, XdrError for a
     malformed body. encode_error(xid, error) -> a whole record: every field of the body is there, zeroed.
+
+    Each is compiled when it is first asked for, or by `compile`: a client needs a few of them, and all take longer than
+    everything else that happens when a volume is mounted.
     """
 
-    __slots__ = ("cls", "decode_call", "decode_reply", "encode_call", "encode_error", "encode_reply", "name")
+    __slots__ = ("cls", "decode_call", "decode_reply", "encode_call", "encode_error", "encode_reply", "layout", "name")
 
-    def __init__(
-        self,
-        cls: type[Fop],
-        decode_call: Callable[..., Fop],
-        encode_call: Callable[..., tuple[bytes, Any]],
-        encode_reply: Callable[..., list[Any]],
-        decode_reply: Callable[..., tuple[Reply, int | None]],
-        encode_error: Callable[[int, FopError], bytes],
-    ) -> None:
+    decode_call: Callable[..., Fop]
+    encode_call: Callable[..., tuple[bytes, Any]]
+    encode_reply: Callable[..., list[Any]]
+    decode_reply: Callable[..., tuple[Reply, int | None]]
+    encode_error: Callable[[int, FopError], bytes]
+
+    def __init__(self, cls: type[Fop], layout: Layout) -> None:
         self.cls = cls
         self.name = cls.name
-        self.decode_call = decode_call
-        self.encode_call = encode_call
-        self.encode_reply = encode_reply
-        self.decode_reply = decode_reply
-        self.encode_error = encode_error
+        self.layout = layout
+
+    def __getattr__(self, part: str) -> Callable[..., Any]:
+        make = _PARTS.get(part)
+        if make is None:
+            raise AttributeError(f"a codec has no {part}")
+        try:
+            function = make(self.cls, self.layout)
+        except _Irregular:
+            function = _irregular
+        setattr(self, part, function)
+        return function
+
+    def compile(self) -> None:
+        """Compile what is not compiled yet: for who answers any fop and lets nobody wait."""
+        for part in _PARTS:
+            getattr(self, part)
 
 
 class _Irregular(TypeError):
@@ -232,6 +246,11 @@ class Term(typing.NamedTuple):
 
     path: str
     wire: str
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
 
 
 def _wire_type(hint: Any) -> str:
@@ -247,7 +266,7 @@ def _wire_type(hint: Any) -> str:
 
 def call_terms(cls: type[Fop], layout: Layout | None = None) -> list[Term]:
     """Return the fields of a call's body in wire order (version 400's by default), without the xdata behind them."""
-    hints = typing.get_type_hints(cls, include_extras=True)
+    hints = _hints(cls)
     terms: list[Term] = []
     for word in layout.wire.get(cls, cls.wire) if layout else cls.wire:
         field, _, part = word.partition(".")
@@ -372,7 +391,7 @@ def _decode_fields(src: _Source, terms: list[Term], layout: Layout) -> None:
 
 def _call_arguments(cls: type[Fop], terms: list[Term]) -> list[str]:
     """Emit the constructor's arguments from the v_* variables."""
-    hints = typing.get_type_hints(cls, include_extras=True)
+    hints = _hints(cls)
     own = [f for f in cls.__struct_fields__ if f not in Fop.__struct_fields__]
     paths = {t.path for t in terms}
     arguments: list[str] = []
@@ -461,7 +480,7 @@ def _make_encode_call(cls: type[Fop], layout: Layout) -> Callable[..., tuple[byt
 
 def reply_terms(cls: type[Fop], layout: Layout | None = None) -> tuple[str, list[Term]]:
     """Return the expression of op_ret and the terms besides `op_ret, op_errno, xdata`: fields, ZEROES, FD_NUMBER."""
-    hints = typing.get_type_hints(cls.reply, include_extras=True)
+    hints = _hints(cls.reply)
     unsent = layout.unsent.get(cls.reply, {}) if layout else {}
     ret = "0"
     terms: list[Term] = []
@@ -586,27 +605,19 @@ def _irregular(*_: Any) -> Any:
     raise TypeError("this layout is written by hand in codec_special.py")
 
 
-def _regular(
-    make: Callable[[type[Fop], Layout], Callable[..., Any]], cls: type[Fop], layout: Layout
-) -> Callable[..., Any]:
-    try:
-        return make(cls, layout)
-    except _Irregular:
-        return _irregular
+_PARTS: dict[str, Callable[[type[Fop], Layout], Callable[..., Any]]] = {
+    "decode_call": _make_decode_call,
+    "encode_call": _make_encode_call,
+    "encode_reply": _make_encode_reply,
+    "decode_reply": _make_decode_reply,
+    "encode_error": lambda cls, layout: make_encode_error(zero_body(reply_terms(cls, layout)[1], layout), layout),
+}
 
 
 def compile_codec(cls: type[Fop], layout: Layout | None = None) -> FopCodec:
-    """Compile the codec of a fop, for version 400 by default; a part whose layout is irregular raises TypeError when it
+    """Return the codec of a fop, for version 400 by default; a part whose layout is irregular raises TypeError when it
     is used."""
-    layout = layout or LAYOUT_400
-    return FopCodec(
-        cls,
-        _regular(_make_decode_call, cls, layout),
-        _regular(_make_encode_call, cls, layout),
-        _regular(_make_encode_reply, cls, layout),
-        _regular(_make_decode_reply, cls, layout),
-        _regular(lambda cls, lay: make_encode_error(zero_body(reply_terms(cls, lay)[1], lay), lay), cls, layout),
-    )
+    return FopCodec(cls, layout or LAYOUT_400)
 
 
 def compile_all(fops: Iterable[type[Fop]], special: dict[type[Fop], FopCodec], layout: Layout) -> dict[int, FopCodec]:

@@ -17,6 +17,7 @@ from glustx.errors import GraphError, OptionError
 from glustx.options import OptionSet, Seconds, option, wildcard
 from glustx.rpc.callbacks import body_of, encode_callback
 from glustx.rpc.channel import Address, Listener
+from glustx.rpc.fop_programs import FOPS_400
 from glustx.rpc.message import Call
 from glustx.runtime import TimedOut, Waiter, wait_for
 from glustx.values import Caller
@@ -136,6 +137,8 @@ class Server(Xlator):
         network = self.graph.surroundings.network
         if network is None or not hasattr(network, "listen"):
             return
+        for codec in FOPS_400.codecs.values():
+            codec.compile()  # the first client shall not wait for it
         options = self.options
         port = options.listen_port or options.listen_port_short
         address = Address(options.bind_address, port, options.listen_path)
