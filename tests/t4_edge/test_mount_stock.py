@@ -237,6 +237,19 @@ def test_several_hosts(volume: StockVolume) -> None:
     assert time.monotonic() - began < 3
 
 
+def test_to_connect_create_and_close_is_quick(volume: StockVolume) -> None:
+    """All of it, the volume server and the brick's port included, by calls that block; libgfapi needs 10 s to leave."""
+    took = []
+    for number in range(5):
+        began = time.perf_counter()
+        with Volume(f"gluster://{HOST}/v1") as vol:
+            vol.create(f"/quick{number}").close()
+        took.append(time.perf_counter() - began)
+    print("seconds:", *(f"{seconds:.4f}" for seconds in took))
+    # The quickest says what it costs; the others what else the machine was doing.
+    assert min(took) < 0.1 and sorted(took)[2] < 0.5
+
+
 # -- what keeps a volume from being mounted ----------------------------------------------------------------------------
 
 
