@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import glob
+import importlib.metadata
 import os
 import queue
 import secrets
@@ -37,6 +38,7 @@ PACKAGES = {
     "glusterfs": "glusterfs-client",
     "mount.glusterfs": "glusterfs-client",
     "glusterfs/api/glfs.h": "libglusterfs-dev",
+    "libgfapi.so.0": "libgfapi0",
     "qemu-img": "qemu-utils",
     "qemu-io": "qemu-utils",
     "block-gluster.so": "qemu-block-extra",
@@ -76,14 +78,26 @@ def _missing(name: str) -> str | None:
         return _missing_namespaces()
     if name.startswith("/dev/"):
         return None if os.access(name, os.R_OK | os.W_OK) else f"access to {name}"
+    if name.startswith("pypi:"):
+        return None if _distribution(name[5:]) else f"{name[5:]} (pip install {name[5:]})"
     package = PACKAGES[name]
     if name.endswith(".h"):
         found = os.path.exists(f"/usr/include/{name}")
+    elif ".so." in name:
+        found = bool(glob.glob(f"/usr/lib/*/{name}") + glob.glob(f"/usr/lib*/{name}"))
     elif name.endswith(".so"):
         found = bool(glob.glob(f"/usr/lib/*/qemu/{name}") + glob.glob(f"/usr/lib*/qemu*/{name}"))
     else:
         found = which(name) is not None
     return None if found else f"{name} (Debian package {package})"
+
+
+def _distribution(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _missing_namespaces() -> str | None:
@@ -97,7 +111,8 @@ def _missing_namespaces() -> str | None:
 def need_peer(*names: str) -> None:
     """Skip the running test unless everything it needs is on this machine, naming what is missing.
 
-    names: programs, headers, shared objects (keys of `PACKAGES`), device files, "root" or "namespaces".
+    names: programs, headers, shared objects (keys of `PACKAGES`), device files, Python distributions as "pypi:NAME",
+    "root" or "namespaces".
     With GLUSTX_REQUIRE_PEERS=1 in the environment something missing fails the test instead.
     """
     missing = [reason for name in names if (reason := _missing(name))]

@@ -72,6 +72,7 @@ class _Call:
         self.value = value
         self.error = error
         self.done = True
+        self.run = None  # it knows us: the two would keep the value until the next collection
         if self.future is not None and not self.future.done():
             self.future.set_result(None)
 
@@ -105,7 +106,10 @@ async def run_in_loop(co: Coroutine[Any, Any, R], timeout: float | None = None) 
             if timer is not None:
                 timer.cancel()
         if stop is not None:
-            raise stop
+            try:
+                raise stop
+            finally:
+                del stop, call
     error = call.error
     if error is not None:
         if call.late and isinstance(error, FopCancelled):
@@ -581,12 +585,12 @@ class AsyncFile(FileTable, _InLoop):
         """Read to the end of a line, and not more than `size` bytes; b"" at the end of the file."""
         return await self._do(self._live().readline(-1 if size is None else size))
 
-    async def write(self, data: Buffer | str) -> int:
+    async def write(self, data: Buffer | str, flags: int = 0) -> int:
         """Write `data` at the position (at the end in append mode); return how many bytes were written.
 
-        Text is written as UTF-8.
+        Text is written as UTF-8. `flags` go to the brick with the data; os.O_DIRECT, for one, keeps caches out of it.
         """
-        return await self._do(self._live().write(data.encode() if isinstance(data, str) else data))
+        return await self._do(self._live().write(data.encode() if isinstance(data, str) else data, flags))
 
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move the position and return it; `whence` may be os.SEEK_DATA or os.SEEK_HOLE as well."""

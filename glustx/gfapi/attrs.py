@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from typing import Any, Union
 
 from glustx.errors import FopError
@@ -16,7 +17,6 @@ from glustx.values import (
     SET_MTIME,
     SET_MTIME_NOW,
     SET_UID,
-    ZERO_IATT,
     Iatt,
 )
 
@@ -50,14 +50,16 @@ def time_change(times: tuple[float, float] | None, ns: tuple[int, int] | None) -
             raise TypeError("utime: times and ns are a tuple (atime, mtime) or None")
     if times is not None and ns is not None:
         raise ValueError("utime: either times or ns, not both")
-    if times is None and ns is None:
-        return ZERO_IATT, SET_ATIME | SET_MTIME | SET_ATIME_NOW | SET_MTIME_NOW
-    if ns is None:
-        assert times is not None
+    valid = SET_ATIME | SET_MTIME
+    if times is not None:
         ns = (round(times[0] * _GIGA), round(times[1] * _GIGA))
+    elif ns is None:
+        # As the kernel does it: stock's bricks look at the times even where the flags say now.
+        ns = (time.time_ns(),) * 2
+        valid |= SET_ATIME_NOW | SET_MTIME_NOW
     atime, atime_nsec = divmod(ns[0], _GIGA)
     mtime, mtime_nsec = divmod(ns[1], _GIGA)
-    return Iatt(atime=atime, mtime=mtime, atime_nsec=atime_nsec, mtime_nsec=mtime_nsec), SET_ATIME | SET_MTIME
+    return Iatt(atime=atime, mtime=mtime, atime_nsec=atime_nsec, mtime_nsec=mtime_nsec), valid
 
 
 def xattr_name(name: str | bytes) -> bytes:

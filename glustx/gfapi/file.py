@@ -187,13 +187,15 @@ class FileCore:
         done, _ = await self._write(view, offset)
         return done
 
-    async def _write(self, view: memoryview, offset: int) -> tuple[int, int]:
+    async def _write(self, view: memoryview, offset: int, flags: int = 0) -> tuple[int, int]:
         """Return how much was written and the file's size after it."""
         size, done, end = len(view), 0, 0
         while True:
             part = view[done : done + CHUNK] if size > CHUNK else view
             try:
-                reply = await self.top(Write(fd=self.fd, offset=offset + done, data=part, caller=self.caller))
+                reply = await self.top(
+                    Write(fd=self.fd, offset=offset + done, data=part, flags=flags, caller=self.caller)
+                )
             except FopError:
                 if done:
                     return done, end
@@ -228,10 +230,10 @@ class FileCore:
             self.pos += count
             return count
 
-    async def write(self, data: Buffer) -> int:
+    async def write(self, data: Buffer, flags: int = 0) -> int:
         """Write `data` at the position (at the end in append mode) and move it; return how many bytes were written."""
         async with self._turnstile:
-            done, end = await self._write(memoryview(data).cast("B"), self.pos)
+            done, end = await self._write(memoryview(data).cast("B"), self.pos, flags)
             self.pos = end if self.flags & O_APPEND else self.pos + done
             return done
 
@@ -461,23 +463,28 @@ class FileCore:
         if not self.open:
             return
         self.open = False
+        self.top = _refuse
         flush = Flush(fd=self.fd, caller=self._owner or self.caller)
         try:
             if self.session.mounted and self._owner is not None:
-                await self.top(flush)
+                await self.session.top(flush)
         finally:
-            error = None
-            if self.session.mounted:
-                wants_flush = self._owner is None and self.flags & O_ACCMODE
-                error = self.session.aside(self._release(flush if wants_flush else None))
+            wants_flush = self._owner is None and self.flags & O_ACCMODE
+            error = self._let_go(flush if wants_flush else None)
         if error is not None:
             raise error
 
     def give_back(self) -> None:
-        """Release the fd; nobody waits for the answer."""
+        """Let go of the fd; nobody waits for the answer."""
         self.open = False
-        if self.session.mounted:
-            self.session.aside(self._release(None))
+        self.top = _refuse
+        self._let_go(None)
+
+    def _let_go(self, flush: Flush | None) -> BaseException | None:
+        self._holders.count -= 1
+        if not self.session.mounted:
+            return None
+        return self.session.aside(self._release(flush, last=not self._holders.count))
 
     def __del__(self) -> None:
         # The outcome of a call that was interrupted, or cancelled, in the very moment it ended reaches nobody.
@@ -487,14 +494,16 @@ class FileCore:
             except RuntimeError:
                 pass  # the volume or its loop is closed, and its fds with it
 
-    async def _release(self, flush: Flush | None) -> None:
+    async def _release(self, flush: Flush | None, last: bool) -> None:
+        top = self.session.top
         try:
             if flush is not None:
                 # No translator of a client holds writes back, so nobody waits for it; stock's bricks may act on it.
-                await self.top(flush)
+                await top(flush)
         finally:
             try:
-                await self.top(Release(fd=self.fd, caller=self.caller))
+                if last:
+                    await top(Release(fd=self.fd, caller=self.caller))
             finally:
                 self.session.graph.inodes.drop(self._inode)
 

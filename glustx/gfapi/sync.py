@@ -506,12 +506,12 @@ class File(FileTable, Blocking, io.RawIOBase):
         """Read to the end of a line, and not more than `size` bytes; b"" at the end of the file."""
         return self._do(self._live().readline(-1 if size is None else size))
 
-    def write(self, data: Buffer | str) -> int:  # type: ignore[override]
+    def write(self, data: Buffer | str, flags: int = 0) -> int:  # type: ignore[override]
         """Write `data` at the position (at the end in append mode); return how many bytes were written.
 
-        Text is written as UTF-8.
+        Text is written as UTF-8. `flags` go to the brick with the data; os.O_DIRECT, for one, keeps caches out of it.
         """
-        return self._do(self._live().write(data.encode() if isinstance(data, str) else data))
+        return self._do(self._live().write(data.encode() if isinstance(data, str) else data, flags))
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move the position and return it; `whence` may be os.SEEK_DATA or os.SEEK_HOLE as well."""

@@ -318,8 +318,23 @@ class VolumeCore(Walker):
         return list_names(await self.session.top(Getxattr(loc=loc, caller=self.caller)), size)
 
     async def get_volume_id(self) -> uuid.UUID:
-        """Return the volume's id, which its bricks keep on their root."""
-        return uuid.UUID(bytes=await self.getxattr("/", "trusted.glusterfs.volume-id"))
+        """Return the volume's id: what its servers say, or what a brick without one keeps on its root."""
+        session = self.session
+        if not session.source.addresses:
+            return uuid.UUID(bytes=await self.getxattr("/", "trusted.glusterfs.volume-id"))
+        from glustx.rpc.getspec import volume_id
+
+        failed: FopError | None = None
+        for address in session.source.addresses:
+            try:
+                text = await volume_id(session.network, session.reactor, address, session.volume, session.timeout)
+                return uuid.UUID(text)
+            except FopError as error:
+                failed = error
+            except ValueError:
+                failed = FopError(errno.EPROTO, f"volume server {address}: {text!r} is no UUID")
+        assert failed is not None
+        raise failed
 
     # -- names -------------------------------------------------------------------------------------------------------
 
