@@ -75,6 +75,7 @@ class Call:
         self.value = value
         self.error = error
         self.done = True
+        self.run = None  # it knows us: the two would keep the value until the next collection
         if self.gate is not None:
             self.open_gate()
         elif self.pump.holder is self:

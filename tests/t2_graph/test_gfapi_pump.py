@@ -640,3 +640,44 @@ def test_the_overhead_of_a_call_is_small():
         extra = sorted(timed(lambda: file.pread(4096, 0)) - timed(raw) for _ in range(15))[7]
     print(f"a blocking call costs {extra * 1e6:.2f} us over its coroutine")
     assert extra < 10e-6
+
+
+# -- what stays behind -----------------------------------------------------------------------------------------------
+
+
+class Outcome:
+    """A value that shows whether somebody holds it."""
+
+
+async def comes_later(pump: Pump) -> Outcome:
+    await sleep(pump, 0.0)
+    return Outcome()
+
+
+def test_a_call_with_a_limit_leaves_nothing_behind(pump):
+    """Not the outcome of a call until the time it had is over, nor a timer for each of thousands."""
+    gone = weakref.ref(pump.run(comes_later(pump), 3600))
+    assert gone() is None
+    for _ in range(2000):
+        pump.run(comes_later(pump), 3600)
+    assert len(pump._timers) < 500
+
+
+def test_calls_beside_one_that_waits_for_long_leave_nothing_behind(pump):
+    """They end without getting the baton, which stays with the one that waits."""
+    wait: Waiter[None] = Waiter()
+
+    async def long() -> None:
+        await wait
+
+    thread, _ = in_thread(lambda: pump.run(long()))
+    while pump.holder is None:
+        time.sleep(0.001)
+    gone = weakref.ref(pump.run(comes_later(pump)))
+    assert gone() is None
+    for _ in range(200):
+        pump.run(comes_later(pump))
+    assert not pump._queue
+    pump.post(lambda: wait.set(None))
+    thread.join(10)
+    assert pump.holder is None
