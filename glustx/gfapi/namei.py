@@ -11,7 +11,8 @@ import msgspec
 from glustx.errors import FopError
 from glustx.fops import Lookup, Readlink
 from glustx.gfapi.session import Session
-from glustx.values import NULL_GFID, ROOT_GFID, Caller, Iatt, Loc
+from glustx.values import NULL_GFID, ROOT_GFID, Caller, Iatt, Loc, new_gfid
+from glustx.xdata import GFID_REQ, Xdata, gfuuid
 
 StrPath = Union[str, "os.PathLike[str]"]
 BytesPath = Union[bytes, "os.PathLike[bytes]"]
@@ -19,6 +20,7 @@ PathLike = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 
 MAX_LINKS = 40
 _PATH_MAX = 4096
+_ENODATA = 61  # Linux's number, like all below this edge
 
 
 def to_bytes(path: PathLike) -> bytes:
@@ -141,8 +143,15 @@ class Walker:
                     names.append(name)
                     continue
             path = b"/" + b"/".join([*names, name])
-            reply = await top(Lookup(loc=Loc(pargfid=parent, name=name, path=path), caller=caller))
-            stat = reply.stat
+            loc = Loc(pargfid=parent, name=name, path=path)
+            try:
+                stat = (await top(Lookup(loc=loc, caller=caller))).stat
+            except FopError as error:
+                if error.errno != _ENODATA:
+                    raise
+                # It has no gfid: the brick was killed as it made it, or it was put there behind the brick's back.
+                gfid_req = Xdata({GFID_REQ: gfuuid(new_gfid())})
+                stat = (await top(Lookup(loc=loc, xdata=gfid_req, caller=caller))).stat
             if stat.is_dir():
                 dentries.put(parent, name, stat.gfid)
             elif stat.is_lnk() and (not last or follow or folder):

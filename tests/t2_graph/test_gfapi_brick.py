@@ -42,6 +42,20 @@ def test_a_folder_becomes_a_volume(folder):
     assert [name for name in os.listdir(folder) if name != ".glusterfs"] == []
 
 
+def test_names_without_a_gfid_get_one(folder):
+    """As a brick leaves them that was killed while it made them."""
+    with Volume(folder) as vol:
+        vol.mkdir("/d")
+        (folder / "d/file").write_bytes(b"half made")
+        (folder / "d/sub").mkdir()
+        assert sorted(vol.listdir("/d")) == ["file", "sub"]
+        assert {entry.name: entry.is_dir() for entry in vol.scandir("/d")} == {"file": False, "sub": True}
+        assert vol.stat("/d/file").st_size == 9 and vol.listdir("/d/sub") == []
+        with vol.open("/d/file") as file:
+            assert file.read() == b"half made" and file.gfid != "00000000-0000-0000-0000-000000000000"
+        vol.rmtree("/d")
+
+
 def test_what_blocks_runs_on_workers(folder):
     """Large writes and fsync leave the calling thread; other threads go on meanwhile."""
     data = os.urandom(MIB) * 4
