@@ -63,8 +63,20 @@ class PosixAcl(Names, Attributes, Xlator):
             elif cls is fops.Lookup:
                 self.table[cls] = _lookup_gate(mine, below[cls])
             elif not cls.effects & CHANGES_ATTRS and cls not in _EVERYBODY:
-                judged = how == "by effect" and self._fds[cls] == ("fd",)
-                self.table[cls] = (_fd_gate if judged else _gate)(mine, below[cls])
+                judged = how == "by effect" and self._fds[cls] == ("fd",) and not cls.effects & CHANGES_NAMES
+                self.table[cls] = self._fd_gate(cls, mine, below[cls]) if judged else _gate(mine, below[cls])
+
+    def _fd_gate(self, cls: type[Fop], mine: Method, passed: Method) -> Method:
+        want = WRITE if cls.effects & (WRITES_DATA | MAY_GROW) else READ
+        granted = self.granted
+
+        def gate(req: Any) -> Coroutine[Any, Any, Any]:
+            caller, fd = req.caller, req.fd
+            if not caller.uid or caller.pid < 0 or not fd.anonymous or granted(fd.gfid, caller, want):
+                return passed(req)
+            return mine(req)
+
+        return gate
 
     @handles(READS | WRITES_DATA | MAY_GROW | CHANGES_ATTRS | CHANGES_NAMES)
     async def judged(self, req: Fop) -> Any:
@@ -101,11 +113,14 @@ class PosixAcl(Names, Attributes, Xlator):
 
     async def lookup(self, req: fops.Lookup) -> fops.LookupReply:
         """Look up with search permission on the parent, and learn what guards the inode; by gfid alone for anybody."""
-        if req.loc.name and not self._free(req.caller):
-            await self._need(req, req.loc.pargfid, SEARCH)
+        loc, caller = req.loc, req.caller
+        if loc.name and not self.granted(loc.pargfid, caller, SEARCH) and not self._free(caller):
+            await self._need(req, loc.pargfid, SEARCH)
         changes = self._changes
         reply: fops.LookupReply = await self.child(msgspec.structs.replace(req, xdata=req.xdata.asking(ASK)))
         guard = self._keep(reply, changes)
+        if not req.xdata.names_any(TEXTS):
+            return reply
         texts = {key: Typed(STR, text) for key in TEXTS & set(req.xdata) if (text := text_of(guard, key)) is not None}
         return msgspec.structs.replace(reply, xdata=reply.xdata.plus(texts)) if texts else reply
 
@@ -137,14 +152,6 @@ def _gate(mine: Method, passed: Method) -> Method:
     def gate(req: Any) -> Coroutine[Any, Any, Any]:
         caller = req.caller
         return passed(req) if not caller.uid or caller.pid < 0 else mine(req)
-
-    return gate
-
-
-def _fd_gate(mine: Method, passed: Method) -> Method:
-    def gate(req: Any) -> Coroutine[Any, Any, Any]:
-        caller = req.caller
-        return passed(req) if not caller.uid or caller.pid < 0 or not req.fd.anonymous else mine(req)
 
     return gate
 

@@ -22,14 +22,16 @@ _BITS = {READ: "read", WRITE: "write", SEARCH: "execute or search"}
 
 
 class Guard:
-    """What is kept of an inode: owner, mode, ACLs, and the answers that its last caller got."""
+    """What is kept of an inode: owner, mode, ACLs, and the answers that its last caller got. `source` is the xdata that
+    told it: storage gives the same one until the inode changes."""
 
-    __slots__ = ("acl", "answers", "caller", "default", "gid", "mode", "uid")
+    __slots__ = ("acl", "answers", "caller", "default", "gid", "mode", "source", "uid")
 
     def __init__(self, stat: Iatt, xattrs: Xdata) -> None:
         self.uid = stat.uid
         self.gid = stat.gid
         self.mode = stat.mode
+        self.source = xattrs
         self.acl = _acl(xattrs.get(ACCESS))
         self.default = _acl(xattrs.get(DEFAULT))
         self.caller: Caller | None = None
@@ -74,11 +76,25 @@ class Judging:
             guard = self._keep(reply, changes)
         return guard
 
+    def granted(self, gfid: bytes, caller: Caller, want: int) -> bool:
+        """Tell whether a caller was granted `want` before and nothing has changed since; False may mean unknown."""
+        inode = self.graph.inodes.find(gfid)
+        if inode is None:
+            return False
+        guard: Guard | None = inode.slots.get(self._guards)
+        return guard is not None and guard.caller is caller and guard.answers.get(want, False)
+
     def _keep(self, reply: fops.LookupReply, changes: int) -> Guard:
         """Keep what a LOOKUP tells, unless something has changed since it was sent."""
-        guard = Guard(reply.stat, reply.xdata)
+        stat = reply.stat
+        inode = self.graph.inodes.get(stat.gfid)
+        guard = self._guards.get(inode)
+        same = guard is not None and guard.source is reply.xdata
+        if guard and same and (guard.mode, guard.uid, guard.gid) == (stat.mode, stat.uid, stat.gid):
+            return guard
+        guard = Guard(stat, reply.xdata)
         if changes == self._changes:
-            self._guards.set(self.graph.inodes.get(reply.stat.gfid), guard)
+            self._guards.set(inode, guard)
         return guard
 
     def _forget(self, *gfids: bytes) -> None:
