@@ -120,7 +120,8 @@ class Script:
         array = Xdata({b"trusted.afr.dirty": bytes(11) + b"\1"})
         do(fops.Xattrop(here, 0, array))
         do(fops.Fxattrop(fd, 0, array))
-        do(fops.Ipc(12345))
+        # To the translator that tells clients of changes: which xattrs this one wants to hear of.
+        do(fops.Ipc(2, xdata=Xdata({b"security.ima": 0, b"security.capability": 0})))
 
     def _locks(self, fd: Fd, here: Loc, folder: Loc) -> None:
         do = self.do
