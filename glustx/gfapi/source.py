@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Union
@@ -40,8 +41,9 @@ class Source(msgspec.Struct, frozen=True):
         """Tell what `source` is.
 
         Args:
-            source: a URL `gluster://host/volume`, a host or hosts (then `volume` names the volume), the path of a
-                volfile, the path of a brick's folder (its graph then runs in this process), or a volfile's text.
+            source: a URL `gluster://host/volume`, a host, hosts or a volume server's unix socket (then `volume` names
+                the volume), the path of a volfile, the path of a brick's folder (its graph then runs in this process),
+                or a volfile's text.
             volume: the volume's name; by default the URL's, or that of the file or folder.
 
         Raises:
@@ -60,6 +62,8 @@ class Source(msgspec.Struct, frozen=True):
                 return cls(volume=volume or "volume", text=text, origin="<volfile>")
             if os.path.isdir(text):
                 return cls.brick(text, volume)
+            if volume and _is_socket(text):
+                return cls.served((Address(path=os.path.abspath(text)),), volume)
             if os.path.isfile(text) or os.sep in text:
                 with open(text, encoding="utf-8", errors="surrogateescape") as file:
                     stem = os.path.splitext(os.path.basename(text))[0]
@@ -103,3 +107,10 @@ class Source(msgspec.Struct, frozen=True):
         text = f"volume {volume}-store\n    type storage/memory\nend-volume\n"
         text += f"volume {volume}\n    type features/locks\n    subvolumes {volume}-store\nend-volume\n"
         return cls(volume=volume, text=text, origin="<memory>")
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from urllib.parse import parse_qs, unquote, unquote_to_bytes
+from urllib.parse import parse_qs, quote, unquote, unquote_to_bytes
 
 import msgspec
 
@@ -13,6 +13,7 @@ from glustx.rpc.channel import Address
 DEFAULT_PORT = 24007
 
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?\.?")
+_SPECIAL = re.compile("[%?#\\udc80-\\udcff]")
 _VOLUME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 
@@ -28,15 +29,21 @@ class GlusterURL(msgspec.Struct, frozen=True):
     path: str = "/"
 
     def __str__(self) -> str:
+        path = _quoted(self.path)
         if self.addresses[0].path:
-            return f"gluster+unix:///{self.volume}{self.path}?socket={self.addresses[0].path}"
+            return f"gluster+unix:///{self.volume}{path}?socket={quote(self.addresses[0].path)}"
         hosts = ",".join(_host_text(address) for address in self.addresses)
-        return f"gluster://{hosts}/{self.volume}{self.path if self.path != '/' else ''}"
+        return f"gluster://{hosts}/{self.volume}{path if path != '/' else ''}"
 
 
 def _host_text(address: Address) -> str:
-    host = f"[{address.host}]" if ":" in address.host else address.host
+    host = f"[{address.host.replace('%', '%25')}]" if ":" in address.host else address.host
     return host if address.port == DEFAULT_PORT else f"{host}:{address.port}"
+
+
+def _quoted(path: str) -> str:
+    """Escape what would not come back from a URL, and leave the rest as people read it."""
+    return _SPECIAL.sub(lambda hit: quote(hit[0].encode("utf-8", "surrogateescape")), path)
 
 
 def is_url(text: str) -> bool:
@@ -47,7 +54,8 @@ def is_url(text: str) -> bool:
 def parse_url(text: str) -> GlusterURL:
     """Parse `gluster[+tcp]://host[:port][,host2...]/volume[/path]` or `gluster+unix:///volume[/path]?socket=FILE`.
 
-    IPv6 addresses stand in brackets; the port is 24007 when there is none; the path may be percent-encoded.
+    IPv6 addresses stand in brackets (a zone behind %25, RFC 6874); the port is 24007 when there is none; the path may
+    be percent-encoded. `?transport=unix` says the same as `+unix`.
 
     Raises:
         ValueError: one sentence that says what is wrong.
@@ -67,6 +75,11 @@ def parse_url(text: str) -> GlusterURL:
     if not _VOLUME.fullmatch(volume):
         raise ValueError(f"{text!r}: {volume!r} is not a volume's name")
     options = parse_qs(query, keep_blank_values=True)
+    transports = options.pop("transport", [])
+    if transports:
+        if transports not in (["tcp"], ["unix"]) or scheme not in ("gluster", f"gluster+{transports[0]}"):
+            raise ValueError(f"{text!r}: the transport is tcp or unix, and said once")
+        scheme = f"gluster+{transports[0]}"
     if scheme == "gluster+unix":
         sockets = options.pop("socket", [])
         if authority or len(sockets) != 1 or not sockets[0]:
@@ -99,6 +112,7 @@ def parse_host(text: str) -> Address:
     colon = ""
     if text.startswith("["):
         host, bracket, after = text[1:].partition("]")
+        host = host.replace("%25", "%", 1)
         colon, port = after[:1], after[1:]
         if not bracket or colon not in ("", ":") or ":" not in host:
             raise ValueError(f"{text!r} is not an address such as [::1]:24007")

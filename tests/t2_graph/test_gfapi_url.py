@@ -19,7 +19,7 @@ from glustx.rpc.channel import Address
         ("gluster+tcp://h/vm/a", [("h", 24007)], "vm", "/a"),
         ("gluster://h1,h2:99,10.0.0.1/vm/a", [("h1", 24007), ("h2", 99), ("10.0.0.1", 24007)], "vm", "/a"),
         ("gluster://[::1]/vm/a", [("::1", 24007)], "vm", "/a"),
-        ("gluster://[fe80::1%25eth0]:5/vm", [("fe80::1%25eth0", 5)], "vm", "/"),
+        ("gluster://[fe80::1%25eth0]:5/vm", [("fe80::1%eth0", 5)], "vm", "/"),
         ("gluster://storage-1.example.org./v_1/a%20b%2Fc", [("storage-1.example.org.", 24007)], "v_1", "/a b/c"),
         ("gluster://h/vm/%FF", [("h", 24007)], "vm", "/\udcff"),
         ("gluster://h/vm/\udcff%FE", [("h", 24007)], "vm", "/\udcff\udcfe"),
@@ -36,8 +36,22 @@ def test_unix_urls():
     assert url == GlusterURL((Address(path="/run/brick.sock"),), "vm", "/a.img")
     assert parse_url(str(url)) == url
 
+    assert parse_url("gluster:///vm/a.img?transport=unix&socket=/run/brick.sock") == url
+    assert parse_url("gluster+unix:///vm/a.img?transport=unix&socket=/run/brick.sock") == url
+    assert parse_url("gluster://h/vm?transport=tcp") == parse_url("gluster://h/vm")
 
-@pytest.mark.parametrize("text", ["gluster://h/vm", "gluster://[::1]:5,h2/vm/a", "gluster+unix:///vm/a?socket=/s"])
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gluster://h/vm",
+        "gluster://[::1]:5,h2/vm/a",
+        "gluster://[fe80::1%25eth0]/vm",
+        "gluster://h/vm/50%25%23%3F/b c/%FFä",
+        "gluster+unix:///vm/a?socket=/s",
+        "gluster+unix:///vm/a?socket=/s%26t",
+    ],
+)
 def test_a_url_printed_is_the_same_url(text):
     assert parse_url(str(parse_url(text))) == parse_url(text)
 
@@ -67,6 +81,11 @@ def test_a_url_printed_is_the_same_url(text):
         ("gluster://h/vm/a#b", "%23"),
         ("gluster://h/vm/a?x=1", "unknown parameter 'x'"),
         ("gluster+unix:///vm/a", "a unix URL is"),
+        ("gluster:///vm/a?transport=unix", "a unix URL is"),
+        ("gluster://h/vm?transport=rdma", "the transport is tcp or unix"),
+        ("gluster+tcp://h/vm?transport=unix&socket=/s", "the transport is tcp or unix"),
+        ("gluster://h/vm?transport=tcp&transport=tcp", "the transport is tcp or unix"),
+        ("gluster://h/vm?socket=/s", "unknown parameter 'socket'"),
         ("gluster+unix://h/vm?socket=/s", "a unix URL is"),
     ],
 )

@@ -62,6 +62,8 @@ def text_of(error: BaseException | None) -> str:
 def _errno_of(error: BaseException) -> int:
     if isinstance(error, socket.gaierror):
         return errno.EHOSTUNREACH  # a resolver's numbers are its own
+    if isinstance(error, FileNotFoundError):
+        return errno.ECONNREFUSED  # a unix socket that nobody has made
     if isinstance(error, (FopError, OSError)):
         return error.errno or errno.ECONNRESET
     if isinstance(error, Refused):
