@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,6 +65,67 @@ def test_every_method(volume: StockVolume) -> None:
         assert provision(volume, "verify", "m.img", "--full")["bytes_read"] == 8 << 20
     assert provision(volume, "create", "f.img", "--size", "8M", "--prealloc", "falloc")["method_used"] == "fallocate"
     assert os.stat(volume.folder / "f.img").st_blocks * 512 >= 8 << 20
+
+
+def test_where_zerofill_is_not_offered(volume: StockVolume, tmp_path: Path) -> None:
+    volfile = tmp_path / "client.vol"
+    volfile.write_text(
+        f"volume client\n type protocol/client\n option remote-host {volume.host}\n"
+        f" option remote-subvolume {volume.folder.resolve()}\n option transport-type tcp\nend-volume\n"
+        "volume utime\n type features/utime\n subvolumes client\nend-volume\n"
+        "volume faults\n type debug/error-gen\n option enable ZEROFILL\n option every 1\n"
+        " option error-no EOPNOTSUPP\n subvolumes utime\nend-volume\n"
+    )
+    command = [sys.executable, "-m", "glustx", "provision", "create", "--volfile", str(volfile), "--prealloc", "full"]
+    done = volume.run(*command, "--size", "8M", "w.img")
+    assert "by writes in " in done.stdout
+    assert "zeroes were written because the server has no ZEROFILL: " in done.stdout
+    assert (volume.folder / "w.img").read_bytes() == bytes(8 << 20)
+    made = json.loads(volume.run(*command, "--size", "8M", "w.img", "--force", "--output", "json").stdout)
+    assert made["method_used"] == "writes" and "no ZEROFILL" in made["fallback"]
+    forced = volume.command(*command, "--size", "8M", "f.img", "--zero-method", "zerofill")
+    failed = subprocess.run(forced, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert failed.returncode == 1
+    assert "method zerofill was asked for, and the server has no ZEROFILL: " in failed.stderr
+    assert not [name for name in on_brick(volume) if name.startswith(("f.img", "."))]
+
+
+def test_a_target_that_is_there_and_one_that_cannot_be(volume: StockVolume) -> None:
+    volume.run(sys.executable, "-m", "glustx", "fs", "cp", "/etc/hostname", volume.url("old.img"))
+    old = (volume.folder / "old.img").read_bytes()
+    for path, code, said in (("old.img", 1, "EEXIST"), ("none/x.img", 1, "ENOENT"), ("huge.img", 4, "are free")):
+        words = ["create", volume.url(path), "--size", "9P" if code == 4 else "1M", "--prealloc", "falloc"]
+        command = volume.command(sys.executable, "-m", "glustx", "provision", *words)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+        assert done.returncode == code and said in done.stderr and done.stderr.count("\n") == 1
+    assert (volume.folder / "old.img").read_bytes() == old
+    assert not [name for name in on_brick(volume) if name.startswith(".") or name == "huge.img"]
+
+
+def test_interruptions_at_seeded_moments(volume: StockVolume, seeded: random.Random) -> None:
+    before = on_brick(volume)
+    for method in ("writes", "zerofill"):
+        words = ["create", volume.url("i.img"), "--size", "64M", "--prealloc", "full", "--zero-method", method]
+        command = volume.command(sys.executable, "-m", "glustx", "provision", *words, "--bwlimit", "64M")
+        for _ in range(2):
+            moment = seeded.uniform(0.0, 1.0)
+            with subprocess.Popen([*command, "--progress", "json"], stderr=subprocess.PIPE, text=True) as process:
+                assert process.stderr is not None
+                process.stderr.readline()  # it has begun
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(moment)
+                process.send_signal(signal.SIGINT)
+                said = process.stderr.read().splitlines()
+                code = process.wait(20)
+            after = on_brick(volume) - before
+            # What ends Python itself after the report is not caught.
+            assert (code, after) in ((130, set()), *((code, {"i.img"}) for code in (0, 130, -2))), (moment, said)
+            if code and not after:
+                assert said[-1].endswith("interrupted; nothing was left behind"), moment
+            if after:
+                assert code != 130 or said[-1].endswith("interrupted; it was done already"), moment
+                assert (volume.folder / "i.img").read_bytes() == bytes(64 << 20)
+                volume.run(sys.executable, "-m", "glustx", "fs", "rm", volume.url("i.img"))
 
 
 def test_what_stock_says_when_it_knows_no_such_volume(volume: StockVolume) -> None:
