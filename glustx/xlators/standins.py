@@ -40,8 +40,6 @@ STAND_INS = frozenset(
         "performance/io-cache",
         "performance/md-cache",
         "performance/nl-cache",
-        "performance/open-behind",
-        "performance/quick-read",
         "performance/read-ahead",
         "performance/readdir-ahead",
         "performance/write-behind",
