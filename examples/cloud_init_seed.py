@@ -34,10 +34,18 @@ def record(name: bytes, sector: int, size: int, flags: int, rock_ridge: bytes = 
 
 
 def named(name: str) -> bytes:
-    """Return the Rock Ridge fields of a file, which other readers skip: NM (name), PX (regular file, mode 0444)."""
+    """Return the Rock Ridge fields of a file, which other readers skip: NM (its name) and PX (its mode)."""
     raw = name.encode()
-    mode = b"PX" + bytes([36, 1]) + both(0o100444) + both(1) + both(0) + both(0)
-    return b"NM" + bytes([5 + len(raw), 1, 0]) + raw + mode
+    return b"NM" + bytes([5 + len(raw), 1, 0]) + raw + posix(0o100444, 1)
+
+
+def posix(mode: int, links: int) -> bytes:
+    """Return Rock Ridge's mode, number of links and owner."""
+    return b"PX" + bytes([36, 1]) + both(mode) + both(links) + both(0) + both(0)
+
+
+# In the first record of the root, SP and ER tell that there is Rock Ridge.
+ROCK_RIDGE = b"SP" + bytes([7, 1, 0xBE, 0xEF, 0]) + b"ER" + bytes([18, 1, 10, 0, 0, 1]) + b"RRIP_1991A"
 
 
 def iso(files: dict[str, bytes]) -> bytes:
@@ -48,9 +56,8 @@ def iso(files: dict[str, bytes]) -> bytes:
         entries += record(f"FILE{index};1".encode(), at, len(content), 0, named(name))
         data += content + b"\0" * (-len(content) % SECTOR)
         at += -(-len(content) // SECTOR)
-    # SP in the first record of the root tells that there is Rock Ridge.
-    dot = record(b"\0", root_at, SECTOR, 2, b"SP" + bytes([7, 1, 0xBE, 0xEF, 0]))
-    root = dot + record(b"\1", root_at, SECTOR, 2) + entries
+    dot = record(b"\0", root_at, SECTOR, 2, ROCK_RIDGE + posix(0o40555, 2))
+    root = dot + record(b"\1", root_at, SECTOR, 2, posix(0o40555, 2)) + entries
     if len(root) > SECTOR:
         raise ValueError("too many files for one sector of names")
     path_table = struct.pack("<BBIHBB", 1, 0, root_at, 1, 0, 0), struct.pack(">BBIHBB", 1, 0, root_at, 1, 0, 0)
