@@ -294,8 +294,12 @@ class AsyncioNetwork:
             slow = TimeoutError(errno.ETIMEDOUT, f"no answer in {self.connect_timeout:g} s")
             self._failed(stream, error if error.args else slow)
         except Exception as error:  # OSError, and what getaddrinfo raises for a host or port that cannot be
-            wrong = OSError(errno.EINVAL, f"{address} is no address one can connect to: {error}")
-            self._failed(stream, error if isinstance(error, OSError) else wrong)
+            if not isinstance(error, OSError):
+                error = OSError(errno.EINVAL, f"{address} is no address one can connect to: {error}")
+            elif error.errno and error.errno > 0:  # not a resolver's
+                # Loops write the address into the text; whoever hears of this knows it.
+                error = OSError(error.errno, os.strerror(error.errno))
+            self._failed(stream, error)
 
     def _failed(self, stream: Stream, error: Exception) -> None:
         """An attempt to connect has come to nothing, or came to something too late."""

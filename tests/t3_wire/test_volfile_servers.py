@@ -215,22 +215,40 @@ def test_a_server_that_never_answers(world: World, mount: Mounter) -> None:
 # -- bricks that do not want us, or are not there ----------------------------------------------------------------------
 
 
+LOGIN = "option auth.login./brick.allow joe\n option auth.login.joe.password right"
+
+
 @pytest.mark.logs("SETVOLUME refused")
 @pytest.mark.parametrize(
-    ("options", "brick", "code", "said"),
+    ("options", "brick", "user", "code", "said"),
     [
-        ("option auth.addr./brick.reject *", "/brick", errno.EACCES, "refuses this client: Authentication failed"),
-        ("", "/other", errno.ENOENT, "refuses this client: no brick '/other' here"),
+        ("option auth.addr./brick.reject *", "/brick", "", errno.EACCES, "Authentication failed"),
+        ("", "/other", "", errno.ENOENT, "no brick '/other' here"),
+        (LOGIN, "/brick", "option username joe\n option password wrong", errno.EACCES, "Authentication failed"),
     ],
+    ids=["address", "name", "password"],
 )
-def test_a_brick_that_refuses(make: Callable[..., World], options: str, brick: str, code: int, said: str) -> None:
+def test_a_brick_that_refuses(
+    make: Callable[..., World], options: str, brick: str, user: str, code: int, said: str
+) -> None:
     world = make(options)
-    Manager(world, ONE, volfile(brick))
+    Manager(world, ONE, volfile(brick).replace("option remote-port", f"{user}\n option remote-port"))
     with pytest.raises(MountError) as caught:
         Mounter(world)(ONE)
     assert caught.value.errno == code
-    assert f"127.0.0.1:49152 brick {brick}: the brick {said}" in caught.value.strerror
-    assert world.reactor.time() == 0.0
+    assert f"127.0.0.1:49152 brick {brick}: the brick refuses this client: {said}" in caught.value.strerror
+    assert "wrong" not in str(caught.value) and world.reactor.time() == 0.0
+
+
+def test_a_user_with_the_right_password(make: Callable[..., World]) -> None:
+    world = make(LOGIN)
+    user = "option username joe\n option password right"
+    Manager(world, ONE, volfile().replace("option remote-port", f"{user}\n option remote-port"))
+    mounter = Mounter(world)
+    session = mounter(ONE)
+    assert session.mounted
+    assert "right" not in session.graph.statedump()
+    world.reactor.wait(session.unmount())
 
 
 def test_a_brick_that_is_not_there(world: World, mount: Mounter) -> None:
