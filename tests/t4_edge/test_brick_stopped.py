@@ -185,9 +185,11 @@ def test_an_idle_client_for_ten_minutes(kind: str, tmp_path: Path) -> None:
         over, found = threading.Event(), []
         thread = threading.Thread(target=lambda: found.append(asyncio.run(idle(peer, over))))
         thread.start()
-        time.sleep(600)
-        over.set()
-        thread.join(30)
+        try:
+            time.sleep(600)
+        finally:
+            over.set()
+            thread.join(30)
         assert vol.stat("/").st_ino == 1
         for dump in (link(vol), *found):
             print(kind, dump)
