@@ -19,7 +19,7 @@ from glustx.errors import MountError
 from glustx.fs.copying import CopyOptions, FileCopier
 from glustx.fs.sides import Local, Place
 from glustx.fs.steps import StepError, step
-from glustx.fs.trees import Task
+from glustx.fs.task import Task
 from glustx.gfapi import Volume
 from glustx.gfapi.url import is_url, parse_url
 from glustx.options import parse_size

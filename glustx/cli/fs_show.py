@@ -12,7 +12,7 @@ from typing import TextIO
 import msgspec
 
 from glustx.fs.listing import Branch, Row, Space, Usage
-from glustx.fs.trees import Report
+from glustx.fs.task import Report
 from glustx.units import human
 
 _LETTERS = {"directory": "d", "link": "l", "fifo": "p", "socket": "s", "block": "b", "char": "c"}

@@ -5,79 +5,21 @@ from __future__ import annotations
 import errno
 import stat as _stat
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from glustx.fs.copying import CopyOptions, FileCopier, Moved, give_owner
+from glustx.fs.copying import CopyOptions, FileCopier, give_owner
 from glustx.fs.newfile import NO_LINKS, Exists, temporary_name
 from glustx.fs.parallel import for_each
 from glustx.fs.sides import Place, Stat, same_volume
 from glustx.fs.steps import StepError, refused, step
+from glustx.fs.task import Report, Task
 from glustx.progress import Progress
+from glustx.values import ROOT_GFID, gfid_text
 
 _LARGE = 64 << 20
-
-
-class Report(msgspec.Struct):
-    """What became of a copy, a move or a removal.
-
-    `bytes_copied` went through this process, `bytes_offloaded` were copied by the brick, `bytes_holes` stayed holes.
-    `skipped` were there already. `failures` are sentences.
-    """
-
-    verb: str
-    files: int = 0
-    directories: int = 0
-    links: int = 0
-    skipped: int = 0
-    bytes_copied: int = 0
-    bytes_offloaded: int = 0
-    bytes_holes: int = 0
-    seconds: float = 0.0
-    failures: list[str] = []
-
-
-class Task:
-    """Keeps the score of one command: what was done, and what failed.
-
-    Args:
-        verb: cp, mv or rm.
-        told: hears of each failure as it comes.
-    """
-
-    def __init__(self, verb: str, told: Callable[[StepError], None] | None = None) -> None:
-        self.report = Report(verb)
-        self._told = told
-        self._lock = threading.Lock()
-        self._began = time.monotonic()
-
-    def failed(self, error: StepError) -> None:
-        """Note a failure, from any thread; one that means that the volume is lost is raised."""
-        if error.lost:
-            raise error
-        with self._lock:
-            self.report.failures.append(str(error))
-            if self._told is not None:
-                self._told(error)
-
-    def count(self, files: int = 0, directories: int = 0, links: int = 0, skipped: int = 0) -> None:
-        """Note what was done, from any thread."""
-        with self._lock:
-            self.report.files += files
-            self.report.directories += directories
-            self.report.links += links
-            self.report.skipped += skipped
-
-    def close(self, moved: Moved | None = None) -> Report:
-        """Return the report."""
-        if moved is not None:
-            self.report.bytes_copied = moved.copied
-            self.report.bytes_offloaded = moved.offloaded
-            self.report.bytes_holes = moved.holes
-        self.report.seconds = time.monotonic() - self._began
-        return self.report
+_ROOT = gfid_text(ROOT_GFID)
 
 
 def destinations(sources: Sequence[Place], target: Place) -> list[tuple[Place, Place]]:
@@ -283,10 +225,12 @@ class _TreeCopier:
                 if not self.options.recursive:
                     raise refused(top, "read", errno.EISDIR, "a directory; -r copies it and all that is in it")
                 _refuse_own_inside(top, target)
+                _refuse_itself(top, target)
         except StepError as error:
             self.task.failed(error)
             return
         todo = [(top, target, there)]
+        made = ""
         while todo:
             src, dst, there = todo.pop()
             if _stat.S_ISREG(there.st_mode):
@@ -298,7 +242,13 @@ class _TreeCopier:
                 continue
             try:
                 if _stat.S_ISDIR(there.st_mode):
+                    if made and there.gfid == made:
+                        # One volume by two names: the copy is met on the way.
+                        raise refused(dst, "mkdir", errno.EINVAL, f"inside {top.name}, which is being copied")
                     self._folder(src, dst, there)
+                    if dst is target and not (src.local or dst.local):
+                        with step(dst, "stat"):
+                            made = dst.side.stat(dst.path).gfid
                     inside = [(place, dst.child(place.leaf), stat) for place, stat in entries(src)]
                     todo.extend(reversed(inside))
                 elif _stat.S_ISLNK(there.st_mode):
@@ -380,13 +330,14 @@ class _ByPath:
 
 
 def _refuse_itself(src: Place, dst: Place) -> None:
-    if not same_volume(src, dst):
+    """Refuse to copy a file onto itself. A gfid tells that also of a volume that is known by two names."""
+    if src.local or dst.local:
         return
     try:
-        one, other = src.side.stat(src.path), dst.side.stat(dst.path)
+        one, other = src.side.stat(src.path).gfid, dst.side.stat(dst.path).gfid
     except OSError:
         return  # nothing is there, or the copy will tell
-    if one.gfid == other.gfid:
+    if one == other and (one != _ROOT or same_volume(src, dst)):
         raise refused(dst, "create", errno.EINVAL, f"the same file as {src.name}")
 
 

@@ -21,7 +21,8 @@ from glustx.fs.copying import GRAIN, CopyOptions, FileCopier, pieces_of
 from glustx.fs.newfile import shielded
 from glustx.fs.sides import Local, Place
 from glustx.fs.steps import StepError
-from glustx.fs.trees import Report, copy, move, remove
+from glustx.fs.task import Report
+from glustx.fs.trees import copy, move, remove
 from glustx.gfapi import Volume
 from glustx.progress import Moment, Progress
 from tests.t2_graph.troubles import Interrupting, faulty
@@ -253,6 +254,21 @@ def test_a_tree_is_not_copied_into_itself(volume: Volume) -> None:
     for target in ("/d", "/d/e", "/d/e/new"):
         assert "inside gluster://h/v/d" in run(on(volume, "/d"), on(volume, target), KEEP).failures[0]
     assert [folder for folder, _, _ in volume.walk("/")] == ["/", "/d", "/d/e"]
+
+
+def test_a_volume_by_two_names_is_one(volume: Volume) -> None:
+    """Two URLs of one volume: what is moved onto itself would be lost, what is copied into itself would never end."""
+    alias = volume.using()
+    volume.makedirs("/d/e")
+    put(volume, "/a", b"precious")
+    assert "the same file" in move([on(volume, "/a")], on(alias, "/a"), PLAIN, Progress()).failures[0]
+    assert "the same file" in run(on(volume, "/a"), on(alias, "/"), KEEP).failures[0]
+    assert content(volume, "/a") == b"precious"
+    done = run(on(volume, "/"), on(alias, "/d/e/copy"), KEEP)
+    assert [text for text in done.failures if "which is being copied (EINVAL)" in text] == done.failures
+    assert content(volume, "/d/e/copy/a") == b"precious" and volume.listdir("/d/e/copy/d/e") == []
+    moved = move([on(volume, "/d")], on(alias, "/d/e/copy/inner"), PLAIN, Progress())
+    assert moved.failures and content(volume, "/d/e/copy/inner/e/copy/a") == b"precious"  # moved as far as can be
 
 
 def test_one_failure_does_not_keep_the_rest(volume: Volume, tmp_path: Path) -> None:
