@@ -24,7 +24,7 @@ from glustx.rpc.channel import Address
 from glustx.rpc.getspec import VolumeServers
 from glustx.volfile import parse
 from glustx.xlators.standins import REFUSED, STAND_INS, StandIn
-from tests.kit import ROOT, NetNamespace, need_peer
+from tests.kit import ROOT, NetNamespace, descendants, need_peer
 from tests.peers import StockVolume
 
 HOST = NetNamespace.ADDRESS
@@ -235,6 +235,12 @@ def test_several_hosts(volume: StockVolume) -> None:
     with Volume([f"{HOST}:1", "localhost"], "v1") as vol:
         assert vol.host == "localhost"
     assert time.monotonic() - began < 3
+
+
+def test_the_socket_of_the_management_daemon(volume: StockVolume) -> None:
+    init = descendants(volume.cage.process.pid)[0]
+    with Volume(f"gluster+unix:///v1?socket=/proc/{init}/root/run/glusterd.socket") as vol:
+        assert vol.exists("/") and vol.host.endswith("glusterd.socket")
 
 
 def test_to_connect_create_and_close_is_quick(volume: StockVolume) -> None:
