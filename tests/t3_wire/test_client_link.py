@@ -498,6 +498,31 @@ def test_a_lock_that_was_waited_for_is_not_taken_later(world: World) -> None:
     world.do(graph, fops.Write(fd, 0, b"x"))
 
 
+def test_an_upgrade_that_is_called_off_leaves_what_was_held(world: World) -> None:
+    graph, other = world.client(), world.client()
+    fd = world.create(graph, b"f")
+    theirs = opened(world, other, fd)
+    world.do(graph, lk(fd, F_RDLCK, 0, 10))
+    world.do(graph, lk(fd, F_WRLCK, 20, 5))
+    world.do(other, lk(theirs, F_RDLCK, 4, 2, owner=b"other"))
+    before = held(world, fd.gfid)
+    upgrade = world.begin(graph, lk(fd, F_WRLCK, 2, 100, cmd=F_SETLKW))
+    upgrade.cancel()
+    assert upgrade.cancelled and held(world, fd.gfid) == before
+    world.do(other, lk(theirs, F_UNLCK, 4, 2, owner=b"other"))
+    world.reactor.run()  # now it is granted, and undone
+    assert held(world, fd.gfid) == [(F_RDLCK, 0, 9), (F_WRLCK, 20, 24)]
+    assert sorted((lock.type, lock.first, lock.last) for _, lock in graph.root.book) == held(world, fd.gfid)  # type: ignore[attr-defined]
+
+
+def test_ranges_that_are_none(world: World) -> None:
+    graph = world.client()
+    fd = world.create(graph, b"f")
+    for start, length in ((-1, 5), (0, -5), ((1 << 63) - 2, 5)):
+        for kind in (F_WRLCK, F_UNLCK):
+            assert "out of range" in fails(world, graph, lk(fd, kind, start, length), errno.EINVAL)
+
+
 # -- inodelks and entrylks ---------------------------------------------------------------------------------------------
 
 

@@ -296,7 +296,6 @@ class Load:
         self._loop.close()
         self.blocking.close()
         self.probe.close()
-        self.healthy()
 
 
 def usage() -> tuple[int, int, int]:
@@ -333,6 +332,7 @@ def rounds(kind: str, folder: Path, count: int, rng: random.Random) -> None:
             last = usage()
         finally:
             load.stop()
+        load.healthy()
         lockers = [worker for worker in load.workers if isinstance(worker, Locker)]
         kept, lost = sum(worker.kept for worker in lockers), sum(worker.lost for worker in lockers)
         assert kept + lost == 2 * count and all(worker.done > count for worker in load.workers)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -22,6 +22,7 @@ from glustx import fops
 from glustx.errors import FopCancelled, FopError, OptionError
 from glustx.fops import LOCKS, Fop, Reply
 from glustx.inode import ANONYMOUS_FD, Fd, PerFd
+from glustx.lock_ranges import span
 from glustx.options import OptionSet, Seconds, option
 from glustx.rpc.connection import RpcError
 from glustx.rpc.xdr import XdrError
@@ -219,12 +220,12 @@ class Client(Xlator):
             stop.at = f"{req.name} on {self.link.where}"
             raise
 
-    async def _take(self, req: Any, taken: Callable[[Any, int], None], undo: Callable[[], Fop]) -> Reply:
+    async def _take(self, req: Any, taken: Callable[[Any, int], None], undo: Callable[[], Sequence[Fop]]) -> Reply:
         """Carry out a fop that takes something on the brick; when its caller has gone before it can have it, undo it.
 
         Args:
             taken: called with the reply and the fd's number once the brick has answered.
-            undo: makes the fop that gives it back.
+            undo: makes the fops that give it back.
         """
         state = _Taking()
         inner = spawn(self._taken(req, taken, undo, state))
@@ -235,20 +236,22 @@ class Client(Xlator):
                 stop.at = f"{req.name} on {self.link.where}"
             state.abandoned = True
             if state.taken:  # the reply came in the very moment
-                gone = undo()
-                spawn(self.table[type(gone)](gone))
+                spawn(self._undo(undo()))
             raise
 
     async def _taken(
-        self, req: Any, taken: Callable[[Any, int], None], undo: Callable[[], Fop], state: _Taking
+        self, req: Any, taken: Callable[[Any, int], None], undo: Callable[[], Sequence[Fop]], state: _Taking
     ) -> Reply:
         reply, number = await self.send(req)
         taken(reply, number or 0)
         state.taken = True
         if state.abandoned:
-            gone = undo()
-            await self.table[type(gone)](gone)
+            await self._undo(undo())
         return reply
+
+    async def _undo(self, gone: Sequence[Fop]) -> None:
+        for req in gone:
+            await self.table[type(req)](req)
 
     async def _open(self, req: Any, loc: Loc, flags: int) -> Reply:
         fd: Fd = req.fd
@@ -263,7 +266,7 @@ class Client(Xlator):
             self.link.fds.add(fd)
 
         return await self._take(
-            req, taken, lambda: fops.Releasedir(fd) if fd.directory else fops.Release(fd, caller=req.caller)
+            req, taken, lambda: [fops.Releasedir(fd) if fd.directory else fops.Release(fd, caller=req.caller)]
         )
 
     async def open(self, req: fops.Open) -> Reply:
@@ -312,13 +315,19 @@ class Client(Xlator):
         """Take, test or give back a posix lock on the brick."""
         if req.cmd == F_GETLK:
             return await self.remote(req)
+        try:
+            span(req.flock.start, req.flock.len)
+        except ValueError as error:
+            raise FopError(errno.EINVAL, f"lk on {self.link.where}: {error}") from None
         if req.type == F_UNLCK:
             return await self._give_back(req, self.book.set)
+        before: list[Fop] = []
 
-        def undo() -> Fop:
-            return msgspec.structs.replace(req, deadline=None, cmd=F_SETLK, type=F_UNLCK)
+        def taken(*_: object) -> None:
+            before.extend(self.book.as_it_is(req))
+            self.book.set(req)
 
-        return await self._take(req, lambda *_: self.book.set(req), undo)
+        return await self._take(req, taken, lambda: before)
 
     async def _give_back(self, req: Any, gave: Callable[[Any], None]) -> Reply:
         """Give a lock back. Only where the brick refuses to is it still held: it goes with a connection that breaks."""
@@ -344,7 +353,7 @@ class Client(Xlator):
         def taken(*_: object) -> None:
             self.book.took(req, lost=not self.link.up or self.link.session != session)
 
-        return await self._take(req, taken, lambda: msgspec.structs.replace(req, deadline=None, **unlock))
+        return await self._take(req, taken, lambda: [msgspec.structs.replace(req, deadline=None, **unlock)])
 
     async def inodelk(self, req: fops.Inodelk) -> Reply:
         """Take or give back an inodelk on the brick."""

@@ -6,14 +6,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Union
 
+import msgspec
+
 from glustx.fops import Entrylk, Fentrylk, Finodelk, Inodelk, Lk
 from glustx.inode import Fd
-from glustx.lock_ranges import PosixLock, put, span
-from glustx.values import F_UNLCK
+from glustx.lock_ranges import LAST, PosixLock, put, span
+from glustx.values import F_SETLK, F_UNLCK
 
 Internal = Union[Inodelk, Finodelk, Entrylk, Fentrylk]
 Key = tuple[str, bytes, bytes, bytes, bytes, int, int]
 """An inodelk or entrylk: its kind, gfid, domain, lk_owner, name, start and length."""
+
+
+def _set(req: Lk, kind: int, first: int, last: int) -> Lk:
+    length = 0 if last == LAST else last - first + 1
+    flock = msgspec.structs.replace(req.flock, type=kind, start=first, len=length)
+    return msgspec.structs.replace(req, deadline=None, cmd=F_SETLK, type=kind, flock=flock)
 
 
 def _key(req: Internal) -> Key:
@@ -50,6 +58,21 @@ class LockBook:
         new = PosixLock(("", req.caller.lk_owner), req.type, first, last, pid, req.fd)
         if req.type != F_UNLCK or gfid in self._posix:
             self._keep(gfid, put(self._posix.get(gfid, []), new))
+
+    def as_it_is(self, req: Lk) -> list[Lk]:
+        """Return the requests that put the range of `req` back to what its owner holds of it now."""
+        first, last = span(req.flock.start, req.flock.len)
+        found = []
+        for lock in sorted(self.of_owner(req.fd.gfid, req.caller.lk_owner), key=lambda lock: lock.first):
+            if lock.last < first or lock.first > last:
+                continue
+            if lock.first > first:
+                found.append((F_UNLCK, first, lock.first - 1))
+            found.append((lock.type, max(first, lock.first), min(last, lock.last)))
+            first = lock.last + 1
+        if first <= last:
+            found.append((F_UNLCK, first, last))
+        return [_set(req, *piece) for piece in found]
 
     def of_owner(self, gfid: bytes, lk_owner: bytes) -> list[PosixLock]:
         """Return what one lk_owner holds of a file."""
