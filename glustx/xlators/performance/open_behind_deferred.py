@@ -105,6 +105,9 @@ class Deferrals:
         except FopCancelled:
             passing = FopError(errno.ENOTCONN, f"{self._name}: the graph is taken down")
             raise
+        except Exception as fault:
+            deferred.error = FopError(errno.EIO, f"{self._name}: {fault}")
+            raise
         else:
             deferred.opened = True
         finally:
