@@ -25,6 +25,7 @@ from glustx.xdata import (
     INT,
     MAX_PAIRS,
     MDATA,
+    NO_PAIRS,
     SET_CTIME_MDATA,
     STR,
     STR_OLD,
@@ -111,7 +112,7 @@ def put_xdata(xdata: Xdata) -> bytes:
 
     Raises XdrError for a key that this encoding cannot hold.
     """
-    if not xdata:
+    if not xdata and xdata is not NO_PAIRS:
         return NULL_330
     pairs = {key: _PUT[kind](value) if kind in _PUT else bytes(value) for key, (kind, value) in xdata.typed()}
     body = dict_v1.encode(pairs)

@@ -11,6 +11,7 @@ import xdrlib3
 from hypothesis import given
 from hypothesis import strategies as st
 
+from glustx.rpc.program_330_xdata import put_xdata
 from glustx.values import ROOT_GFID, Iatt
 from glustx.xdata import (
     DOUBLE,
@@ -21,6 +22,7 @@ from glustx.xdata import (
     INT,
     MAX_PAIRS,
     MDATA,
+    NO_PAIRS,
     NULL_RAW,
     PTR,
     STR,
@@ -408,3 +410,11 @@ def test_random_pieces_of_marks(pieces: list[bytes]) -> None:
             else:
                 with pytest.raises(XdataError):
                     memo.get(raw)
+
+
+def test_a_dictionary_that_is_there_and_empty() -> None:
+    """Stock's clients tell it from none: the answer to a listing of xattrs must be one."""
+    assert NO_PAIRS.raw.hex() == bytes(12).hex()
+    assert EMPTY.raw.hex() == "00000000ffffffff00000000"
+    assert decode_at(NO_PAIRS.raw, 0, 12) == (EMPTY, 12)
+    assert len(put_xdata(NO_PAIRS)) > len(put_xdata(EMPTY))

@@ -29,7 +29,7 @@ from glustx.values import (
     Loc,
     new_gfid,
 )
-from glustx.xdata import GFID_REQ, STR, Typed, Xdata, gfuuid
+from glustx.xdata import CONTENT, GFID_REQ, STR, Typed, Xdata, gfuuid, uint
 from glustx.xlators.features.access_control import AccessControl
 from glustx.xlators.system import posix_acl_forms as forms
 from glustx.xlators.system.posix_acl import PosixAcl
@@ -535,3 +535,24 @@ def test_an_unlinked_file_keeps_its_permissions(disk: Guarded) -> None:
     file: File = disk.make(b"f", b"x", mode=0o604)
     disk(fops.Unlink(loc=file.loc))
     disk.denies(ALICE, fops.Fsetattr(fd=file.fd, stat=Iatt(mode=0o777), valid=SET_MODE), errno.EPERM)
+
+
+def test_the_content_of_a_file_is_for_its_readers(memory: Guarded) -> None:
+    """quick-read asks for it with LOOKUP and READDIRP."""
+    memory.own(ROOT_GFID, 0, 0, 0o755)
+    secret, public = memory.make(b"secret", b"x", mode=0o640), memory.make(b"public", b"y", mode=0o644)
+    want = Xdata({CONTENT: uint(4096)})
+    for file, caller, content in ((secret, ALICE, None), (secret, Caller(), b"x"), (public, ALICE, b"y")):
+        for loc in (file.loc, Loc(pargfid=ROOT_GFID, name=file.loc.name), Loc(gfid=file.gfid)):
+            assert memory.grants(caller, fops.Lookup(loc=loc, xdata=want)).xdata.get(CONTENT) == content
+    fd = memory.opendir(ROOT_GFID)
+    for listed in (fd, anonymous(ROOT_GFID)):
+        entries = memory.grants(ALICE, fops.Readdirp(fd=listed, offset=0, size=4096, xdata=want)).entries
+        assert not any(CONTENT in entry.xattrs for entry in entries)
+
+
+def test_removal_of_several_xattrs_at_once(disk: Guarded) -> None:
+    file = disk.make(b"f", mode=0o666)
+    disk.acl(file.gfid, "u::rw,u:2000:r,g::rw,m::rw,o::rw")
+    several = fops.Removexattr(loc=file.loc, key=b"", xdata=Xdata({forms.ACCESS: b""}))
+    disk.denies(ALICE, several, errno.EPERM)

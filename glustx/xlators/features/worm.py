@@ -117,7 +117,7 @@ class Worm(Xlator):
 
     async def _on_file_level(self, req: Fop, effects: int) -> None:
         if effects & CHANGES_ATTRS:
-            keys = req.xattrs if hasattr(req, "xattrs") else (getattr(req, "key", b""),)
+            keys = req.xattrs if hasattr(req, "xattrs") else (getattr(req, "key", b""), *req.xdata)
             if not _OURS.isdisjoint(keys):
                 await refuse(self, req, "the retention state is the brick's own")
             return

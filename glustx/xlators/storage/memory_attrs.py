@@ -38,7 +38,7 @@ from glustx.values import (
     Iatt,
     Statvfs,
 )
-from glustx.xdata import EMPTY, Xdata
+from glustx.xdata import EMPTY, NO_PAIRS, Xdata
 from glustx.xlators.storage.memory_nodes import Node
 from glustx.xlators.storage.memory_pages import PAGE
 from glustx.xlators.storage.memory_store import (
@@ -154,7 +154,7 @@ class Attrs(Store):
     def _getxattr(self, key: bytes, node: Node) -> XattrReply:
         if not key:
             found = {k: v for k, v in node.xattrs.items() if k not in HIDDEN}
-            return XattrReply(size=sum(len(v) for v in found.values()), xattrs=Xdata(found))
+            return XattrReply(size=sum(len(v) for v in found.values()), xattrs=Xdata(found) if found else NO_PAIRS)
         if key == GFID_KEY:
             return XattrReply(size=0, xattrs=EMPTY)
         value = self._xattr(node, key)

@@ -30,6 +30,7 @@ from glustx.xdata import (
     DHT_GET_IATT,
     EMPTY,
     MDATA_KEY,
+    NO_PAIRS,
     SET_CTIME_MDATA,
     STR,
     VIRT_POSTSTAT,
@@ -231,7 +232,7 @@ class PosixXattr(PosixReaddir):
                 if value is not None:
                     values[name] = value
             total = sum(len(name) + 1 for name in values)
-            return XattrReply(size=total, xattrs=Xdata(values))
+            return XattrReply(size=total, xattrs=Xdata(values) if values else NO_PAIRS)
         if key == GFID_KEY:
             return XattrReply(size=0, xattrs=EMPTY)
         if key.startswith((GFID2PATH, USER_PREFIX)) or (key == MDATA_KEY and not internal):

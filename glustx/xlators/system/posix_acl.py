@@ -25,7 +25,7 @@ from glustx.graph import Graph
 from glustx.inode import Fd
 from glustx.options import OptionSet, option
 from glustx.values import Loc
-from glustx.xdata import STR, Typed
+from glustx.xdata import CONTENT, STR, Typed
 from glustx.xlator import Method, Xlator, handles
 from glustx.xlators.system.posix_acl_attrs import TEXTS, Attributes, text_of
 from glustx.xlators.system.posix_acl_forms import READ, SEARCH, WRITE
@@ -112,17 +112,29 @@ class PosixAcl(Names, Attributes, Xlator):
     # -- finding and opening -------------------------------------------------------------------------------------------
 
     async def lookup(self, req: fops.Lookup) -> fops.LookupReply:
-        """Look up with search permission on the parent, and learn what guards the inode; by gfid alone for anybody."""
+        """Look up with search permission on the parent, and learn what guards the inode; by gfid alone for anybody. The
+        content that quick-read asks for is for those who may read."""
         loc, caller = req.loc, req.caller
         if loc.name and not self.granted(loc.pargfid, caller, SEARCH) and not self._free(caller):
             await self._need(req, loc.pargfid, SEARCH)
         changes = self._changes
         reply: fops.LookupReply = await self.child(msgspec.structs.replace(req, xdata=req.xdata.asking(ASK)))
         guard = self._keep(reply, changes)
+        if CONTENT in reply.xdata and not guard.permits(caller, READ) and not self._free(caller):
+            reply = msgspec.structs.replace(reply, xdata=reply.xdata.without(CONTENT))
         if not req.xdata.names_any(TEXTS):
             return reply
         texts = {key: Typed(STR, text) for key in TEXTS & set(req.xdata) if (text := text_of(guard, key)) is not None}
         return msgspec.structs.replace(reply, xdata=reply.xdata.plus(texts)) if texts else reply
+
+    async def readdirp(self, req: fops.Readdirp) -> fops.ReaddirReply:
+        """List a directory, without the content of its files: each would have to be judged."""
+        if req.fd.anonymous:
+            await self._need(req, req.fd.gfid, READ)
+        if CONTENT in req.xdata and not self._free(req.caller):
+            req = msgspec.structs.replace(req, xdata=req.xdata.without(CONTENT))
+        reply: fops.ReaddirReply = await self.child(req)
+        return reply
 
     async def open(self, req: fops.Open) -> fops.Done:
         """Open with the permissions that the flags ask for."""

@@ -104,7 +104,8 @@ class Attributes(Judging):
         return await self._removexattr(req, req.fd.gfid)
 
     async def _removexattr(self, req: Any, gfid: bytes) -> fops.Done:
-        await self._may_set(req, gfid, req.key in _ACL_KEYS)
+        # Without a key those that xdata names go.
+        await self._may_set(req, gfid, req.key in _ACL_KEYS if req.key else req.xdata.names_any(_ACL_KEYS))
         if req.key in BINARY_OF:
             req = msgspec.structs.replace(req, key=BINARY_OF[req.key])
         try:
