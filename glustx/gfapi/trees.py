@@ -170,7 +170,7 @@ async def copytree(
         try:
             entries = await volume.listdir_with_stat(folder)
             left_out = set(ignore(folder, [name for name, _ in entries])) if ignore is not None else set()
-            await volume.makedirs(target)
+            await (volume.mkdir if made else volume.makedirs)(target)
         except OSError as error:
             if not made:
                 raise

@@ -349,23 +349,32 @@ class VolumeCore(Walker):
         self.session.dentries.put(spot.parent, spot.name, reply.stat.gfid)
 
     async def makedirs(self, path: PathLike, mode: int = 0o777, *, exist_ok: bool = False) -> None:
-        """Make a directory and all that lead to it."""
+        """Make a directory and all that lead to it; `mode` is of the last one, those above it get 0o777 less the umask.
+
+        Args:
+            exist_ok: a directory that is there already is no error.
+        """
         raw = to_bytes(path)
         start = b"/" if raw.startswith(b"/") else b""
         parts = [part for part in raw.split(b"/") if part and part != b"."]
         if not parts and not exist_ok:
             raise FopError(errno.EEXIST, "the root is always there")
-        for depth in range(1, len(parts) + 1):
+        depth = len(parts)
+        rising = True
+        while 0 < depth <= len(parts):
             last = depth == len(parts)
-            if parts[depth - 1] == b"..":
-                continue
             try:
                 await self._mkdir(await self.place(start + b"/".join(parts[:depth])), mode if last else 0o777)
             except FopError as error:
+                if error.errno == errno.ENOENT and rising and depth > 1:
+                    depth -= 1
+                    continue
                 if error.errno != errno.EEXIST or (last and not exist_ok):
                     raise
                 if last and not _stat.S_ISDIR(await self._mode(raw, True)):
                     raise
+            rising = False
+            depth += 1
 
     async def mknod(self, path: PathLike, mode: int = 0o600 | _stat.S_IFREG, dev: int = 0) -> None:
         """Make a file, fifo, socket or device node without opening it; `dev` as `os.makedev` makes it."""
