@@ -356,6 +356,6 @@ def _opaque_at(buf: bytes | bytearray | memoryview, pos: int, end: int) -> tuple
 EMPTY = Xdata()
 EMPTY._raw = NULL_RAW
 
-# A dictionary that is there and holds nothing: stock clients crash when a listing of xattrs is answered by the NULL one.
+# A dictionary that is there and holds nothing: stock clients crash when a listing of xattrs is answered by NULL.
 NO_PAIRS = Xdata()
 NO_PAIRS._raw = _HEAD.pack(0, 0, 0)
