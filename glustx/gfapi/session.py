@@ -33,6 +33,7 @@ ENTRY_TIMEOUT = 1.0
 _DENTRIES_MAX = 16384
 _DRAIN_SECONDS = 10.0
 _RETRY_SECONDS = 3.0
+_STEP_SECONDS = 10.0  # for each step with a volume server
 # What keeps a brick from being up and may be over in a moment: no answer yet, a storage or graph that is still coming.
 _PASSING = (errno.ETIMEDOUT, errno.EAGAIN, errno.ENOTCONN)
 
@@ -153,7 +154,12 @@ class Session:
             from glustx.rpc.getspec import VolumeServers
 
             self._servers = VolumeServers(
-                self.network, self.reactor, self.source.addresses, self.volume, changed=self._changed
+                self.network,
+                self.reactor,
+                self.source.addresses,
+                self.volume,
+                changed=self._changed,
+                timeout=min(_STEP_SECONDS, self.timeout),
             )
         text = await self._servers.volfile()
         answered = self._servers.addresses[0]

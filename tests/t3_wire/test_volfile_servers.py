@@ -210,6 +210,9 @@ def test_a_server_that_never_answers(world: World, mount: Mounter) -> None:
     _, call = mount.begin(ONE)
     world.pass_time(10)
     assert isinstance(call.error, MountError) and "192.0.2.1:24007: no answer in 10 s" in str(call.error)
+    _, call = mount.begin(ONE, timeout=2)
+    world.pass_time(2)
+    assert isinstance(call.error, MountError) and "192.0.2.1:24007: no answer in 2 s" in str(call.error)
 
 
 # -- bricks that do not want us, or are not there ----------------------------------------------------------------------
@@ -407,6 +410,46 @@ def test_a_write_that_takes_long_is_not_waited_for(world: World, mount: Mounter)
     assert under_way.value == 3
     world.pass_time(1)
     assert old.started == [] and len(world.protocol.clients) == 1
+
+
+def test_many_graphs_leave_nothing_behind(world: World, mount: Mounter) -> None:
+    manager = Manager(world, ONE, volfile())
+    session = mount(ONE)
+    wait = world.reactor.wait
+    file = wait(core(session).open("/f", "w+b"))
+    wait(file.lock())
+    slots = len(file.fd.slots)
+    for number in range(20):
+        manager.set(volfile(more=(TRACED, AHEAD)[number % 2]))
+        wait(file.pwrite(b"%02d" % number, 0))
+        world.pass_time(1)
+    assert wait(file.pread(9, 0)) == b"19"
+    assert session.graph.root.name == "ahead" and session.active.open_fds == 1
+    assert len(file.fd.slots) == slots and len(session.graph.inodes) <= 2
+    assert len(world.protocol.clients) == 1
+    assert sum(channel.is_open for channel in world.network.channels) == 2  # the manager's and the brick's
+    wait(file.close())
+    assert session.active.open_fds == 0 and not any(inode.holds for inode in session.graph.inodes)
+
+
+def test_unmounting_in_the_middle_of_a_change(world: World, mount: Mounter) -> None:
+    manager = Manager(world, ONE, volfile())
+    gate = Gate(world.server, fops.Write)
+    session = mount(ONE)
+    file = world.reactor.wait(core(session).open("/f", "w+b"))
+    under_way = fakes.Call(file.pwrite(b"one", 0))
+    world.reactor.run()
+    manager.set(volfile(more=TRACED))
+    held_back = fakes.Call(file.pread(1, 0))
+    world.reactor.run()
+    assert len(world.protocol.clients) == 2 and not held_back.done
+    leaving = fakes.Call(session.unmount())
+    world.pass_time(1)
+    assert leaving.done and leaving.error is None
+    assert under_way.errno == errno.ENOTCONN and held_back.errno in (errno.ENOTCONN, errno.EBADFD)
+    assert world.protocol.clients == {} and manager.open == []
+    for _ in list(gate.held):
+        gate.let()
 
 
 def test_locks_move_along(world: World, mount: Mounter) -> None:
