@@ -155,6 +155,18 @@ def test_a_connection_that_ends_while_it_comes_up(world: World, reply: int) -> N
     assert len(world.protocol.sessions) == 1 and len(world.session().fds) == 1
 
 
+def test_each_connection_has_a_name_of_its_own(world: World) -> None:
+    graph = world.client()
+    names = list(world.protocol.clients)
+    Dials(world, cut_at(2), cut_at(2))
+    pull(world, graph)
+    world.pass_time(2)
+    assert link(graph).up
+    names += world.gone + list(world.protocol.clients)
+    assert len(set(names)) == 4 and len({name.rpartition("-RECON_NO:-")[0] for name in names}) == 1
+    assert sorted(name.rpartition("-")[2] for name in set(names)) == ["0", "1", "2", "3"]
+
+
 @pytest.mark.parametrize("reply", [1, 2, 3, 4], ids=["DUMP", "SETVOLUME", "OPEN", "LK"])
 def test_a_brick_that_falls_silent_while_it_comes_up(world: World, reply: int) -> None:
     def hold(near: Any) -> None:

@@ -117,6 +117,7 @@ class ClientLink:
         self._first: Waiter[None] = Waiter()
         self._attempt: Run | None = None
         self._context = str(uuid.uuid4())
+        self._introduced = 0
         self.spoken = FOPS_400
         self._creds: dict[Caller, tuple[bytes, bytes]] = {}
         self._channel: Channel | None = None
@@ -250,8 +251,10 @@ class ClientLink:
         host = socket.gethostname()
         name = (
             f"CTX_ID:{self._context}-GRAPH_ID:0-PID:{os.getpid()}-HOST:{host}-"
-            f"PC_NAME:{self.client.name}-RECON_NO:-{self.session}"
+            f"PC_NAME:{self.client.name}-RECON_NO:-{self._introduced}"
         )
+        # Its own for each connection: a brick that still buries the last one must not take this one for it.
+        self._introduced += 1
         pairs: dict[str, str | int] = {
             "process-uuid": name,
             "remote-subvolume": options.remote_subvolume,
