@@ -36,10 +36,10 @@ class _Call(Generic[T]):
         self._error: BaseException | None = None
         self._ended = Gate()
 
-    def run(self) -> None:
-        """Start the thread and wait for its end."""
+    def run(self, patience: float = -1) -> bool:
+        """Start the thread and wait for its end, for ever by default; tell whether it has come."""
         threading.Thread(target=self._run, name="glustx-shielded", daemon=True).start()
-        self._ended.wait()
+        return self._ended.wait(patience)
 
     def _run(self) -> None:
         with self._lock:
@@ -111,18 +111,27 @@ class NewFile:
         self.committed = True
 
     def discard(self) -> None:
-        """Close and remove it, unless it has its name."""
+        """Close and remove it, unless it has its name. A server that does not answer is not waited for long."""
         if self.committed:
             return
-        if self.file is not None:
-            with contextlib.suppress(OSError):
-                self.file.close()
+        removal = _Call(self._remove)
         try:
-            self.side.unlink(self.name)
+            if removal.run(_PATIENCE):
+                removal.result()
+            else:
+                log.error("%s may have been left: the server did not answer for %g s", self.name, _PATIENCE)
         except FileNotFoundError:
             pass
         except OSError as error:
             log.error("%s could not be removed: %s", self.name, error)
+
+    def _remove(self) -> None:
+        try:
+            self.side.unlink(self.name)
+        finally:
+            if self.file is not None:
+                with contextlib.suppress(OSError):
+                    self.file.close()
 
     def _name_it(self, replace: bool) -> None:
         side, name, path = self.side, self.name, self.path

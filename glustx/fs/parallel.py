@@ -12,7 +12,7 @@ log = logging.getLogger("glustx.fs")
 
 T = TypeVar("T")
 
-_PATIENCE = 10.0
+_PATIENCE = 5.0
 
 
 class Throttle:
@@ -79,7 +79,7 @@ def for_each(work: Callable[[T], object], items: Iterator[T], jobs: int, stop: t
     """Run `work(item)` for all items in `jobs` threads; the first error stops all and is raised.
 
     When it returns or raises, no thread works any more, even if it was interrupted while it started them; a request
-    that is not answered for 10 seconds after that is given up.
+    that is not answered for 5 seconds after that is given up.
 
     Args:
         items: advanced by one thread at a time.
