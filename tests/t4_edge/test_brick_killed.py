@@ -8,13 +8,14 @@ import contextlib
 import errno
 import gc
 import inspect
+import logging
 import os
 import random
 import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -348,6 +349,16 @@ def rounds(kind: str, folder: Path, count: int, rng: random.Random) -> None:
         assert abs(last[1] - settled[1]) <= 2  # a RELEASE or a connection attempt may be under way
         assert last[2] - settled[2] < 16 << 10
     assert usage()[:2] == before[:2]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Keep pytest from keeping thousands of log records, which would look like a leak."""
+    logger = logging.getLogger("glustx")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    yield
+    logger.setLevel(level)
 
 
 @pytest.mark.parametrize("kind", KINDS)
