@@ -256,4 +256,5 @@ def lets(stat: Iatt, acl: bool, caller: Caller, want: int) -> bool:
 def fds_of(cls: type[Fop]) -> tuple[str, ...]:
     """Return the names of a fop's fields that are fds."""
     # As text: to evaluate the hints of all fops takes longer than to mount a volume.
-    return tuple(name for name, hint in inspect.get_annotations(cls).items() if hint in (Fd, "Fd"))
+    hints = {name: hint for base in cls.__mro__ for name, hint in inspect.get_annotations(base).items()}
+    return tuple(name for name in cls.__struct_fields__ if hints[name] in (Fd, "Fd"))
