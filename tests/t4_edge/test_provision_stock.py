@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.kit import ROOT, NetNamespace, need_peer
-from tests.peers import StockVolume
+from tests.kit import ROOT, NetNamespace, loop_filesystem, need_peer
+from tests.peers import StockBrick, StockVolume
 
 SIZE = 256 << 20
 
@@ -133,3 +133,33 @@ def test_what_stock_says_when_it_knows_no_such_volume(volume: StockVolume) -> No
     command = volume.command(sys.executable, "-m", "glustx", "provision", *words)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.returncode == 5 and "no such volume" in done.stderr
+
+
+def test_the_disk_fills_up_meanwhile(tmp_path: Path) -> None:
+    """Space is there when it is looked at, and gone before the image is whole: a small disk below a stock brick."""
+    need_peer("namespaces", "glusterfsd")
+    with loop_filesystem(tmp_path, "ext4", 200 << 20) as root:
+        (root / "b").mkdir()
+        with StockBrick(root / "b") as brick:
+            ballast, free = root / "ballast", os.statvfs(root).f_bavail * os.statvfs(root).f_frsize
+            words = ["--size", str(free // 2), "--progress", "json"]
+            for method in ("writes", "fs"):
+                command = [sys.executable, "-m", "glustx", "provision", "create", brick.url("a.img"), *words]
+                command += ["--prealloc", "full", "--zero-method", "writes", "--bwlimit", "20M"]
+                if method == "fs":
+                    (tmp_path / "src").write_bytes(bytes(free // 2))
+                    command = [sys.executable, "-m", "glustx", "fs", "cp", os.fspath(tmp_path / "src")]
+                    command += [brick.url("a.img"), "--bwlimit", "20M", "--progress", "json", "--sparse", "never"]
+                with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+                    assert process.stderr is not None
+                    for line in process.stderr:
+                        if json.loads(line)["transferred"]:
+                            break
+                    with open(ballast, "wb", buffering=0) as file, contextlib.suppress(OSError):
+                        while True:
+                            file.write(bytes(1 << 20))
+                    said = process.stderr.read().splitlines()
+                    assert process.wait(60) == (4 if method == "writes" else 1), said
+                assert "ENOSPC" in said[-1] and brick.url("a.img") in said[-1]
+                assert set(os.listdir(root / "b")) == {".glusterfs"}
+                ballast.unlink()
