@@ -8,6 +8,7 @@ umask is taken from modes, and `glfs_setfsuid` and its kind hold for the thread 
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -139,6 +140,9 @@ def _fs(method: api[VolumeCore, P, R]) -> Callable[Concatenate[Glfs, P], R]:
     def call(fs: Glfs, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return cast(R, getattr(fs.volume, name)(*args, **kwargs))
 
+    signature = inspect.signature(cast(Any, method))
+    own, *others = signature.parameters.values()
+    cast(Any, call).__signature__ = signature.replace(parameters=[own.replace(name="fs"), *others])
     call.__doc__ = method.__doc__
     return call
 
