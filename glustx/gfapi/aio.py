@@ -193,11 +193,12 @@ class AsyncVolume(Personas, VolumeTable, _InLoop):
         self._network: AsyncioNetwork | None = None
         self._owner = True
 
-    def _own(self) -> dict[str, Any]:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("who asks can be set from a task only")
-        return self._ids.setdefault(task, {})
+    def _own(self) -> dict[str, Any] | None:
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:
+            return None
+        return None if task is None else self._ids.setdefault(task, {})
 
     @classmethod
     def memory(cls, **options: Any) -> AsyncVolume:

@@ -23,8 +23,8 @@ class Personas:
     _personal = False
     _why = "mount comes first"
 
-    def _own(self) -> dict[str, Any]:
-        """Return what belongs to the thread or task that calls."""
+    def _own(self) -> dict[str, Any] | None:
+        """Return what belongs to the thread or task that calls; None where there is neither."""
         raise NotImplementedError
 
     def setfsuid(self, uid: int) -> None:
@@ -44,6 +44,8 @@ class Personas:
 
     def _set(self, name: str, value: Any) -> None:
         own = self._own()
+        if own is None:
+            raise RuntimeError("who asks is set in a task of the event loop")
         own.setdefault("ids", {})[name] = value
         own.pop("core", None)
         self._personal = True
@@ -69,6 +71,8 @@ class Personas:
             if base is None:
                 raise VolumeNotMounted(f"volume {self.volname} is not mounted: {self._why}")
             own = self._own()
+            if own is None:
+                return base
             core = own.get("core")
             if core is None or core.session is not base.session:
                 core = own["core"] = base.using(**own.get("ids", {}), here=base.here)

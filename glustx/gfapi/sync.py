@@ -102,7 +102,7 @@ class Volume(Personas, VolumeTable, Blocking):
         if not found.by_hosts:
             self.mount()
 
-    def _own(self) -> dict[str, Any]:
+    def _own(self) -> dict[str, Any] | None:
         return self._ids.__dict__
 
     @classmethod
