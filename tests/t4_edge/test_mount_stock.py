@@ -24,7 +24,7 @@ from glustx.rpc.channel import Address
 from glustx.rpc.getspec import VolumeServers
 from glustx.volfile import parse
 from glustx.xlators.standins import REFUSED, STAND_INS, StandIn
-from tests.kit import ROOT, NetNamespace, descendants, need_peer
+from tests.kit import ROOT, NetNamespace, descendants, need_peer, wait_gone
 from tests.peers import StockVolume
 
 HOST = NetNamespace.ADDRESS
@@ -225,6 +225,22 @@ def test_files_stay_open_and_locked_while_the_graph_is_replaced(volume: StockVol
             seen(other, lambda: "v1-io-cache" not in other.graph.xlators)
             theirs.lock(blocking=False)
             assert theirs.pread(8, 0) == b"%08d" % rounds[0]
+
+
+def test_the_management_daemon_is_away_for_a_while(volume: StockVolume) -> None:
+    """The volume goes on meanwhile, and what was set before the client came back is seen then."""
+    with Volume(f"gluster://{HOST}/v1") as vol:
+        client = vol.graph.xlators["v1-client-0"]
+        (daemon,) = volume.cage.pids("glusterd")
+        os.kill(daemon, signal.SIGKILL)
+        assert wait_gone(daemon)
+        with vol.create("/without") as file:
+            file.write(b"still here")
+        assert vol.getsize("/without") == 10
+        volume.cage.run("glusterd")
+        with option(volume, "network.ping-timeout=13"):
+            seen(vol, lambda: client.options.ping_timeout == 13)
+        seen(vol, lambda: client.options.ping_timeout == 42)
 
 
 def test_several_hosts(volume: StockVolume) -> None:
