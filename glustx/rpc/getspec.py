@@ -75,9 +75,14 @@ class Dialled(RpcConnection):
         return waiter
 
     def hang_up(self) -> None:
-        """Close the connection."""
-        if self.channel is not None:
-            self.channel.close()
+        """Close the connection; what the other end has not read by now is not waited for."""
+        channel = self.channel
+        if channel is None:
+            return
+        if channel.queued():
+            channel.abort("hung up")
+        else:
+            channel.close()
 
 
 def own_credential() -> bytes:

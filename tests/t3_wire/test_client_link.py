@@ -15,6 +15,9 @@ from glustx import fops
 from glustx.fops import Fop
 from glustx.graph import Graph, Surroundings
 from glustx.inode import Fd
+from glustx.mgmt.server import VolumeServer
+from glustx.mgmt.volumes import Volumes
+from glustx.rpc.channel import Address
 from glustx.upcall import LocksLost
 from glustx.values import (
     ENTRYLK_LOCK,
@@ -230,6 +233,47 @@ def test_a_mount_that_is_called_off_while_it_waits_for_the_brick(world: World) -
     world.reactor.wait(graph.stop())
     world.pass_time(15)
     assert not any(channel.is_open for channel in world.network.channels)
+
+
+PORTMAP = "option remote-port 0\n  option remote-portmap 24007"
+
+
+def portmap(world: World) -> dict[str, int]:
+    """Serve a portmap, and return what it knows: ports by brick."""
+    volumes = Volumes()
+    world.network.listen(Address("127.0.0.1", 24007), VolumeServer(volumes).make_receiver)
+    return volumes.portmap
+
+
+def test_a_brick_that_comes_back_on_another_port(world: World) -> None:
+    ports = portmap(world)
+    graph = world.client(PORTMAP)
+    text = fails(world, graph, fops.Stat(ROOT_LOC), errno.ENOTCONN)
+    assert "127.0.0.1 brick /brick" in text and "127.0.0.1:24007 knows no running brick /brick" in text
+    ports["/brick"] = 49152
+    world.pass_time(2.5)
+    fd = world.create(graph, b"f", b"data")
+    assert link(graph).where == "127.0.0.1:49152 brick /brick"
+    world.protocol.listener.close()
+    ports["/brick"] = 49153
+    world.network.listen(Address("127.0.0.1", 49153), world.protocol.make_receiver)
+    pull(world, graph)
+    world.pass_time(1)
+    assert link(graph).where == "127.0.0.1:49153 brick /brick"
+    assert world.do(graph, fops.Read(fd, 0, 9)).data == b"data"
+
+
+@pytest.mark.parametrize("how", ["cut", "silent"])
+def test_a_portmap_that_does_not_answer(world: World, how: str) -> None:
+    ports = portmap(world)
+    ports["/brick"] = 49152
+    graph = world.client(PORTMAP)
+    meddler = cut_at(1) if how == "cut" else lambda near: near.other.pause_reading()
+    dials = Dials(world, meddler, meddler)
+    pull(world, graph)
+    world.pass_time(2 if how == "cut" else 22)
+    assert link(graph).up and dials.count == 4
+    assert sum(channel.is_open for channel in world.network.channels) == 1
 
 
 # -- silence -----------------------------------------------------------------------------------------------------------

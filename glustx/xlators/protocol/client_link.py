@@ -103,7 +103,7 @@ class ClientLink:
         self.failure = FopError(errno.ENOTCONN, self.why)
         self.session = 0
         self.fds: weakref.WeakSet[Fd] = weakref.WeakSet()
-        self.connection: RpcConnection = Dialled()
+        self.connection = Dialled()
         self.brick: Address | None = None
         self._stopped = False
         self._pause = FIRST_PAUSE
@@ -154,13 +154,7 @@ class ClientLink:
                 timer.cancel()
         if self._attempt is not None:
             self._attempt.cancel()
-        channel = self.connection.channel
-        if channel is None:
-            return
-        if channel.queued():
-            channel.abort("stopped")  # to wait for a peer that does not read could take for ever
-        else:
-            channel.close()
+        self.connection.hang_up()
 
     def _begin(self) -> None:
         self._timer = None
