@@ -134,6 +134,28 @@ class AttrsSuite:
         brick.fails(Getxattr(loc=file.loc, key=b"user.a"), errno.ENODATA)
         brick.fails(Removexattr(loc=file.loc, key=b"user.a"), errno.ENODATA)
 
+    def test_removing_many_xattrs_as_a_heal_does(self, brick: Brick) -> None:
+        file = brick.make(b"f")
+        brick(Setxattr(loc=file.loc, xattrs=Xdata({b"user.a": b"1", b"user.b": b"2", b"user.c": b"3"})))
+        brick(Removexattr(loc=file.loc, key=b"", xdata=Xdata({b"user.a": b"1", b"user.b": b"2"})))
+        left = [key for key in brick(Getxattr(loc=file.loc)).xattrs if key.startswith(b"user.")]
+        assert left == [b"user.c"]
+        brick(Removexattr(loc=file.loc, key=b"", xdata=Xdata({b"user.a": b"1"})))  # gone already
+        own = Xdata({b"user.c": b"3", b"trusted.gfid": b""})
+        brick.fails(Removexattr(loc=file.loc, key=b"", xdata=own), errno.EPERM)
+        assert bytes(brick(Getxattr(loc=file.loc, key=b"user.c")).xattrs[b"user.c"]) == b"3"
+
+    def test_setxattr_without_a_time_leaves_the_times(self, brick: Brick) -> None:
+        """Stock's clients send none, and a brick's own time would make replicas differ."""
+        file = brick.make(b"f", b"abc")
+        brick(fops.Write(fd=file.fd, offset=0, data=b"x", ctime=LATER, stamp=STAMP_CTIME))
+        for request in (
+            Setxattr(loc=file.loc, xattrs=Xdata({b"user.a": b"1"})),
+            Fsetxattr(fd=file.fd, xattrs=Xdata({b"user.a": b"2"})),
+        ):
+            brick(request)
+            assert brick.stat(file.gfid).ctime_ns == LATER
+
     def test_xattrs_of_an_open_file(self, brick: Brick) -> None:
         file = brick.make(b"f")
         brick(Fsetxattr(fd=file.fd, xattrs=Xdata({b"user.a": b"1"})))

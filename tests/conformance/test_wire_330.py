@@ -57,6 +57,12 @@ class Suite330(FopSuite):
         brick(fops.Write(fd=file.fd, offset=0, data=b"x", ctime=1, stamp=STAMP_CTIME | STAMP_MTIME))
         assert brick.stat(file.gfid).mtime_ns >= first.mtime_ns
 
+    def test_setxattr_without_a_time_leaves_the_times(self, brick: Brick) -> None:
+        file = brick.make(b"f", b"abc")
+        before = brick.stat(file.gfid)
+        brick(fops.Setxattr(loc=file.loc, xattrs=Xdata({b"user.a": b"1"})))
+        assert brick.stat(file.gfid).ctime_ns == before.ctime_ns
+
     def test_stamps_of_the_parent(self, brick: Brick) -> None:
         folder = brick.mkdir(b"d")
         before = brick.stat(folder.gfid)

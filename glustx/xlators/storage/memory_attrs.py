@@ -140,7 +140,8 @@ class Attrs(Store):
             node.ctime_ns = times.ctime * 1_000_000_000 + times.ctime_nsec
         if pairs:
             node.xattrs.update(pairs)
-            node.stamp(req, STAMP_CTIME)
+            if req.ctime:  # stock's clients send no time with this fop
+                node.stamp(req, STAMP_CTIME)
         return Done(xdata=_around(pre, node.iatt()))
 
     async def setxattr(self, req: fops.Setxattr) -> Done:
@@ -171,12 +172,17 @@ class Attrs(Store):
         return self._getxattr(req.key, self._opened(req.fd))
 
     def _removexattr(self, req: fops.Removexattr | fops.Fremovexattr, node: Node) -> Done:
-        if req.key in HIDDEN:
-            raise FopError(errno.EPERM, f"xattr {req.key!r} belongs to the brick")
-        if req.key not in node.xattrs:
-            raise FopError(errno.ENODATA, f"no xattr {req.key!r}")
+        # Without a key those of xdata's that are there go, as replicate's heal asks for it.
+        many = not req.key and bool(req.xdata)
+        keys = [key for key in req.xdata if key != xd.MDATA_KEY] if many else [req.key]
+        for key in keys:
+            if key in HIDDEN:
+                raise FopError(errno.EPERM, f"xattr {key!r} belongs to the brick")
+            if key not in node.xattrs and not many:
+                raise FopError(errno.ENODATA, f"no xattr {key!r}")
         pre = node.iatt()
-        del node.xattrs[req.key]
+        for key in keys:
+            node.xattrs.pop(key, None)
         node.stamp(req, STAMP_CTIME)
         return Done(xdata=_around(pre, node.iatt()))
 

@@ -128,7 +128,10 @@ class PosixXattr(PosixReaddir):
         except BaseException:
             self._take_back(obj, at, done)
             raise
-        self.touch_at(req, obj, at, st)
+        if req.ctime:
+            # Stock's clients send no time with this fop. A time of our own would make replicas differ, and with them
+            # the heal that has just made them alike by this fop.
+            self.touch_at(req, obj, at, st)
         post = self.settle(obj, self._stat(obj, at))
         return Done(xdata=Xdata({DHT_GET_IATT: post, VIRT_PRESTAT: pre, VIRT_POSTSTAT: post}))
 
@@ -175,7 +178,10 @@ class PosixXattr(PosixReaddir):
     # -- REMOVEXATTR -----------------------------------------------------------------------------------------------
 
     async def removexattr(self, req: fops.Removexattr) -> Done:
-        """REMOVEXATTR; ENODATA when it is not there, EPERM for what is the brick's own."""
+        """REMOVEXATTR; ENODATA when it is not there, EPERM for what is the brick's own.
+
+        Without a key those of xdata's that are there go, as replicate's heal asks for it.
+        """
         try:
             return self._remove(req, req.key, *self._by_loc(req.loc))
         except OSError as error:
@@ -190,13 +196,22 @@ class PosixXattr(PosixReaddir):
 
     def _remove(self, req: Fop, key: bytes, obj: Obj, st: os.stat_result, at: At) -> Done:
         pre = self.iatt(obj, st)
-        if key in (GFID_KEY, VOLUME_ID_KEY, MDATA_KEY):
-            raise OSError(errno.EPERM, f"{key.decode()} is the brick's own")
-        self._refuse(key)
-        self.xdel(at, key)
-        obj.xattrs[key] = None
-        if key.startswith(b"system."):
-            del obj.xattrs[key]
+        # A heal lists the times among the xattrs, and sets them after this; without them the object had none meanwhile.
+        many = not key and bool(req.xdata)
+        keys = [name for name in req.xdata if name != MDATA_KEY] if many else [key]
+        for name in keys:
+            if name in (GFID_KEY, VOLUME_ID_KEY, MDATA_KEY):
+                raise OSError(errno.EPERM, f"{name.decode()} is the brick's own")
+            self._refuse(name)
+        for name in keys:
+            try:
+                self.xdel(at, name)
+            except OSError as error:
+                if not many or error.errno != errno.ENODATA:
+                    raise
+            obj.xattrs[name] = None
+            if name.startswith(b"system."):
+                del obj.xattrs[name]
         self.touch_at(req, obj, at, st)
         post = self.settle(obj, self._stat(obj, at))
         return Done(xdata=Xdata({DHT_GET_IATT: post, VIRT_PRESTAT: pre, VIRT_POSTSTAT: post}))
