@@ -455,21 +455,26 @@ class Mounted(type(Path())):
 
 @contextlib.contextmanager
 def stock_mount(
-    volume: Volume, mountpoint: Path, options: Sequence[str] = (), deadline: float = 100.0
+    volume: Volume,
+    mountpoint: Path,
+    options: Sequence[str] = (),
+    deadline: float = 100.0,
+    volfile: Path | None = None,
 ) -> Iterator[Mounted]:
     """Mount `volume` on the existing folder `mountpoint` with stock's mount -t glusterfs; yields `mountpoint`.
 
-    options: more mount options, such as "acl". After `deadline` seconds the client is killed, so that a brick that
-    stops answering fails the test instead of hanging it. At the end the file system is unmounted and its client gone;
-    a mount that is still in use is detached and reported.
+    options: more mount options, such as "acl". volfile: to use instead of the one that the volume hands out.
+    After `deadline` seconds the client is killed, so that a brick that stops answering fails the test instead of
+    hanging it. At the end the file system is unmounted and its client gone; a mount that is still in use is detached
+    and reported.
     """
     with tempfile.NamedTemporaryFile(prefix="glustx-mount-", suffix=".log") as log:
         words = [f"server-port={volume.port}", "log-level=ERROR", f"log-file={log.name}", *options]
-        source = f"{volume.host}:/{volume.volume}"
+        source = volfile or f"{volume.host}:/{volume.volume}"
         mount = volume.command("mount", "-t", "glusterfs", "-o", ",".join(words), source, mountpoint)
         done = subprocess.run(mount, capture_output=True, text=True, timeout=120)
         said = Path(log.name).read_text(errors="replace")
-        assert done.returncode == 0, f"{' '.join(mount)}: {done.stdout}{done.stderr}\n{said}"
+        assert done.returncode == 0, f"{' '.join(map(str, mount))}: {done.stdout}{done.stderr}\n{said}"
         mounted = Mounted(mountpoint)
         mounted.client = _mount_client(mountpoint)
         watchdog = threading.Timer(deadline, mounted.kill_client)

@@ -409,6 +409,8 @@ class VolumeCore(Walker):
         dentries.drop(new.parent, new.name)
         # Translators that place files by name want to know the inode.
         stat = (await self.session.top(Lookup(loc=old.named(), caller=self.caller))).stat
+        if (old.parent, old.name) == (new.parent, new.name):
+            return  # a stock brick would take the file's gfid handle for that of one that was replaced, and remove it
         oldloc = Loc(gfid=stat.gfid, pargfid=old.parent, name=old.name, path=old.path)
         await self.session.top(Rename(oldloc=oldloc, newloc=new.named(), caller=self.caller))
 
