@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -355,8 +356,8 @@ def test_a_lookup_that_meets_a_change_keeps_nothing(cls: type[Fop], fails: bool)
             calls = [bench.start(req) for req in (reqs if first == "change" else reqs[::-1])]
             bench.change(A, b"new content.")
             ends: list[Callable[[], None]] = [
-                lambda w=changing, c=cls: w.fail(FopError(errno.EIO)) if fails else w.set(sample_reply(c)),
-                lambda w=looking, r=old: w.set(r),
+                partial(changing.fail, FopError(errno.EIO)) if fails else partial(changing.set, sample_reply(cls)),
+                partial(looking.set, old),
             ]
             for end in ends if answered == "change" else ends[::-1]:
                 end()
