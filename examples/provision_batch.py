@@ -31,9 +31,10 @@ async def make(volume: AsyncVolume, path: str, size: int, limit: asyncio.Semapho
                 except OSError as error:
                     if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
                         raise
-                    await image.fallocate(0, size)  # an old server: allocated space reads as zeroes, too
+                    await image.allocate(0, size)  # an old server: allocated space reads as zeroes, too
                 await image.fsync()
-            await volume.rename(growing, path)
+            await volume.link(growing, path)  # unlike a rename it never replaces a disk that is there
+            await volume.unlink(growing)
         except BaseException:  # Ctrl-C as well
             try:
                 await volume.unlink(growing)

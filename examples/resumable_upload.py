@@ -73,7 +73,7 @@ def upload(volume: Volume, local: str, path: str) -> None:
             raise OSError(errno.EIO, "the copy differs from the source; it was emptied", path)
         if part.listxattr().count(MARK):
             part.removexattr(MARK)
-    volume.rename(part_path, path)
+    volume.rename(part_path, path)  # a new version replaces the old one in one step
     print(f"{path}: sha256 {hashed.hexdigest()}")
 
 

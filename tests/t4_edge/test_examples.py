@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import os
 import random
 import re
@@ -13,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from glustx.gfapi import AsyncVolume
 from tests.kit import PATH, ROOT, Process, compile_c, need_peer
 from tests.peers import Volume
+from tests.t2_graph.troubles import faulty
 
 MIB = 1 << 20
 EXAMPLES = ROOT / "examples"
@@ -87,6 +91,33 @@ def test_a_batch(peer_volume: Volume, example: Run) -> None:
     assert sorted(os.listdir(pool)) == [f"disk-{index:04}.img" for index in range(12)]
     for path in pool.iterdir():
         assert path.read_bytes() == bytes(8 * MIB) and path.stat().st_blocks * 512 >= 8 * MIB
+    inodes = {path.name: path.stat().st_ino for path in pool.iterdir()}
+    assert example("provision_batch.py", *words, status=1) == ""  # disks that are there are never replaced
+    assert {path.name: path.stat().st_ino for path in pool.iterdir()} == inodes
+
+
+def test_a_batch_where_a_server_has_no_zerofill() -> None:
+    spec = importlib.util.spec_from_file_location("provision_batch", EXAMPLES / "provision_batch.py")
+    assert spec and spec.loader
+    batch = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(batch)
+
+    async def run() -> tuple[bytes, list[str]]:
+        async with AsyncVolume(faulty("ZEROFILL", "EOPNOTSUPP")) as volume:
+            await batch.make(volume, "/a.img", 5 * MIB, asyncio.Semaphore(1))
+            async with await volume.open("/a.img") as image:
+                return await image.pread(6 * MIB, 0), await volume.listdir("/")
+
+    assert asyncio.run(run()) == (bytes(5 * MIB), ["a.img"])
+
+
+def test_the_examples_pass_a_strict_type_checker() -> None:
+    mypy = Path(sys.executable).with_name("mypy")
+    if not mypy.exists():
+        pytest.skip("needs mypy")
+    command = [mypy, "--strict", "--config-file=", "--follow-imports=silent", *EXAMPLES.glob("*.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout
 
 
 def test_an_upload_that_breaks_off_goes_on(peer_volume: Volume, example: Run, tmp_path: Path) -> None:
