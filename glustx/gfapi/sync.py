@@ -123,7 +123,8 @@ class Volume(Personas, VolumeTable, Blocking):
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_owner", False) and self.mounted:
+        # A forked child leaves the parent's volume alone.
+        if getattr(self, "_owner", False) and self.mounted and self._pump.usable:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
             self._log.end()
             try:

@@ -54,15 +54,35 @@ def test_it_imports_where_there_is_no_linux():
     script = """
         import asyncio, selectors, socket, subprocess, sys, threading
         sys.platform = "win32"
-        for name in ("fcntl", "grp", "pwd", "resource", "termios"):
+        for name in ("fcntl", "grp", "pwd", "resource", "termios", "uvloop", "mfusepy", "fuse"):
             sys.modules[name] = None
-        import glustx.gfapi, glustx.gfapi.aio, glustx.xlators.protocol.client, glustx.rpc.getspec
+        for name in ("posix", "posix_folder", "posix_zero"):
+            sys.modules[f"glustx.xlators.storage.{name}"] = None
+        import glustx.gfapi, glustx.gfapi.aio, glustx.gfapi.glfs, glustx.rpc.getspec
+        import glustx.xlators.protocol.client
         from glustx.gfapi.errors import native
         from glustx.gfapi.flags import open_flags
         import errno, os
         print(native(39) == errno.ENOTEMPTY, open_flags(os.O_RDWR | os.O_CREAT) == 0o102)
+        from glustx.gfapi import AsyncVolume, Volume
+        with Volume.memory() as volume:
+            volume.makedirs("/d/e")
+            volume.fopen("/d/f", "w").close()
+            volume.copytree("/d", "/c")
+            print(sorted(volume.listdir("/c")))
+
+        async def main():
+            async with AsyncVolume.memory() as volume:
+                await volume.mkdir("/d")
+                print(await volume.listdir("/"))
+
+        asyncio.run(main())
     """
-    assert run_python(textwrap.dedent(script)).split() == ["True", "True"]
+    assert run_python(textwrap.dedent(script)).splitlines() == ["True True", "['e', 'f']", "['d']"]
+
+
+def test_types_are_in_the_package():
+    assert (ROOT / "glustx" / "py.typed").exists() and "glustx = py.typed" in (ROOT / "setup.cfg").read_text()
 
 
 @pytest.mark.parametrize(("blocking", "asynchronous"), [(Volume, AsyncVolume), (File, AsyncFile)])
@@ -86,9 +106,18 @@ def test_the_faces_are_twins(blocking, asynchronous):
 
 USER_SCRIPT = """
 import asyncio
-from typing import List, Optional
+import hashlib
+import io
+import os
+import pathlib
+import shutil
+import tarfile
+import uuid
+from typing import List, Optional, Tuple
 
-from glustx.gfapi import AsyncFile, AsyncVolume, File, StatResult, Volume, parse_url
+from glustx.gfapi import (
+    AsyncFile, AsyncVolume, DirEntry, Error, File, LibgfapiException, StatResult, Volume, VolumeNotMounted, parse_url
+)
 
 def blocking() -> int:
     with Volume("gluster://localhost/vm", timeout=5.0) as vol:
@@ -108,6 +137,41 @@ def blocking() -> int:
         for top, dirs, files in vol.walk("/"):
             print(top.upper(), dirs, files)
         return found.st_size + count + len(names)
+
+def as_in_libgfapi_python() -> Tuple[str, bytes]:
+    vol = Volume(["host1", "host2"], "vm", port=24007, log_file="/tmp/log", log_level=7)
+    try:
+        vol.mount()
+    except LibgfapiException as error:
+        print(error)
+    with File(vol.open("f", os.O_RDWR | os.O_CREAT, 0o644), path="f", mode="r+") as file:
+        file.write("text")
+        file.fallocate(0, 0, 4096)
+        twin: File = file.dup()
+        size: int = twin.fgetsize() + twin.lseek(0, os.SEEK_END)
+        value: str = file.fgetxattr("user.a", size=20)
+    raw: bytes = vol.getxattr("f", b"user.a")
+    identity: uuid.UUID = vol.get_volume_id()
+    entry: DirEntry[str]
+    for entry in vol.scandir(pathlib.PurePosixPath("/")):
+        print(entry.name.upper(), entry.is_dir(follow_symlinks=True), entry.inode())
+    lengths: List[int] = [len(name) for name in vol.listdir(b"/")]
+    for folder, folders, others in vol.walk(b"/", topdown=False):
+        print(folder + b"/" + b"".join(folders + others))
+    try:
+        vol.copytree("a", "b", symlinks=True, ignore=shutil.ignore_patterns("*.tmp"))
+        vol.copy2("a", b"b")
+    except Error as error:
+        print(error.errno)
+    vol.rmtree("b", onerror=lambda call, path, error: print(call, path, error.errno))
+    vol.setfsuid(1000)
+    with vol.fopen("f", "rb") as opened, io.BufferedReader(opened) as buffered:
+        with tarfile.open(fileobj=opened) as tar:
+            tar.getnames()
+        shutil.copyfileobj(buffered, io.BytesIO())
+        digest: str = hashlib.sha256(buffered.read()).hexdigest()
+    vol.umount()
+    return vol.readlink("l"), vol.readlink(b"l")
 
 async def asynchronous() -> Optional[int]:
     async with AsyncVolume(parse_url("gluster://h/vm")) as vol:

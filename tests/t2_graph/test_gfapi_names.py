@@ -126,6 +126,7 @@ def test_umask_of_either_form():
             assert stat.S_IMODE(volume.stat("/text").st_mode) == 0o644
 
 
+@pytest.mark.logs("seen|in none")
 def test_a_log_file(vol, tmp_path):
     log = logging.getLogger("glustx.gfapi.test")
     before = logging.getLogger("glustx").level
