@@ -3,8 +3,10 @@ can keep a volume from being mounted."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
+import itertools
 import os
 import re
 import signal
@@ -17,7 +19,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from glustx.errors import MountError
-from glustx.gfapi import Source, Volume
+from glustx.gfapi import AsyncVolume, Source, Volume
 from glustx.gfapi.pump import Pump
 from glustx.graph import find_type, known_types
 from glustx.rpc.channel import Address
@@ -225,6 +227,71 @@ def test_files_stay_open_and_locked_while_the_graph_is_replaced(volume: StockVol
             seen(other, lambda: "v1-io-cache" not in other.graph.xlators)
             theirs.lock(blocking=False)
             assert theirs.pread(8, 0) == b"%08d" % rounds[0]
+
+
+@pytest.mark.long
+def test_graph_after_graph_under_load(volume: StockVolume) -> None:
+    """Four threads and twenty coroutines read what they have just written while graphs come and go."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+    slowest = [0.0]
+
+    def work(vol: Volume, number: int) -> None:
+        try:
+            with vol.create(f"/thread{number}") as file:
+                for turn in itertools.count():
+                    began = time.monotonic()
+                    block = b"%07d" % turn * 1000
+                    assert file.pwrite(block, 0) == len(block) and file.pread(len(block), 0) == block
+                    name = f"/thread{number}-{turn % 5}"
+                    with vol.create(name) as other:
+                        other.write(block)
+                    with vol.open(name, "rb") as other:
+                        assert other.read() == block
+                    assert f"thread{number}" in vol.listdir("/")
+                    vol.unlink(name)
+                    slowest[0] = max(slowest[0], time.monotonic() - began)
+                    if stop.is_set():
+                        return
+        except BaseException as error:
+            failures.append(error)
+
+    async def crowd() -> None:
+        async def one(vol: AsyncVolume, number: int) -> None:
+            async with await vol.create(f"/task{number}") as file:
+                turn = 0
+                while not stop.is_set():
+                    turn += 1
+                    block = b"%07d" % turn * 500
+                    assert await file.pwrite(block, 0) == len(block) and await file.pread(len(block), 0) == block
+
+        async with AsyncVolume(f"gluster://{HOST}/v1") as vol:
+            await asyncio.gather(*(one(vol, number) for number in range(20)))
+
+    def loop() -> None:
+        try:
+            asyncio.run(crowd())
+        except BaseException as error:
+            failures.append(error)
+
+    with Volume(f"gluster://{HOST}/v1") as vol:
+        threads = [threading.Thread(target=work, args=(vol, number)) for number in range(4)]
+        threads.append(threading.Thread(target=loop))
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(10):
+                gluster(volume, "set", "v1", "performance.read-ahead", ("on", "off")[number % 2])
+                wanted = number % 2 == 0
+                seen(vol, lambda wanted=wanted: ("v1-read-ahead" in vol.graph.xlators) is wanted)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(30)
+            gluster(volume, "reset", "v1")
+    assert failures == [] and not any(thread.is_alive() for thread in threads)
+    print(f"slowest round: {slowest[0]:.3f} s")
+    assert slowest[0] < 5
 
 
 def test_the_management_daemon_is_away_for_a_while(volume: StockVolume) -> None:
