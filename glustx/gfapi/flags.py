@@ -42,6 +42,8 @@ def open_flags(how: int | str) -> int:
 
 def _from_mode(mode: str) -> int:
     kinds = set(mode)
+    if "t" in kinds:
+        raise ValueError(f"invalid mode: {mode!r} (files are raw bytes; io.TextIOWrapper makes text of them)")
     if len(kinds) != len(mode) or kinds - set("rwaxb+") or len(kinds & set("rwax")) != 1:
         raise ValueError(f"invalid mode: {mode!r} (one of r, w, a, x; + to read and write; b)")
     flags = 0o2 if "+" in kinds else 0o0 if "r" in kinds else 0o1

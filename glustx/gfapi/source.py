@@ -58,6 +58,8 @@ class Source(msgspec.Struct, frozen=True):
             if is_url(text):
                 url = parse_url(text)
                 return cls.served(url.addresses, volume or url.volume)
+            if "://" in text and "\n" not in text:
+                raise ValueError(f"{text!r} is no URL of a volume: gluster://host/volume")
             if "\n" in text:
                 return cls(volume=volume or "volume", text=text, origin="<volfile>")
             if os.path.isdir(text):

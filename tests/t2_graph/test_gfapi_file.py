@@ -113,6 +113,11 @@ def test_modes_that_are_none(memory, mode):
         memory.open("/f", mode)
 
 
+def test_a_mode_for_text_says_how_to_have_text(memory):
+    with pytest.raises(ValueError, match=r"io\.TextIOWrapper"):
+        memory.open("/f", "rt")
+
+
 def test_appending_from_two_files(vol):
     with vol.open("/log", "ab") as one, vol.open("/log", "ab") as two:
         for i in range(5):

@@ -381,6 +381,8 @@ def test_sources(tmp_path):
         Source.of("somehost")
     with pytest.raises(FileNotFoundError):
         Source.of("/no/such/file.vol")
+    with pytest.raises(ValueError, match="gluster://host/volume"):
+        Source.of("http://host/vm")
 
 
 def test_a_volfile_that_cannot_run():

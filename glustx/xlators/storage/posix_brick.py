@@ -80,7 +80,9 @@ def _claim(fd: int) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise OSError(errno.EBUSY, "another process serves this folder already") from None
+        raise OSError(
+            errno.EBUSY, "another process, or another volume of this one, serves this folder already"
+        ) from None
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS):
             raise

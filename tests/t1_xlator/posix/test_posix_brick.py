@@ -184,7 +184,7 @@ def test_statfs_divides_by_the_bricks_on_the_disk(folder: Path) -> None:
 
 
 def test_a_folder_is_served_once_at_a_time(brick: Brick) -> None:
-    with pytest.raises(GraphError, match="another process serves this folder already"):
+    with pytest.raises(GraphError, match="another process, or another volume of this one, serves this folder"):
         Brick(brick.folder, brick.namespace)
     brick.create(b"still-served")
     restarted(brick).lookup(b"still-served")
