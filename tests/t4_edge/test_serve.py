@@ -140,6 +140,7 @@ def test_statedump_counts_each_layer(tmp_path: Path) -> None:
             f"debug/io-stats.{tmp_path}/b",
             "debug/io-stats.b-io-threads-stats",
             "debug/io-stats.b-locks-stats",
+            "debug/io-stats.b-access-control-stats",
             "debug/io-stats.b-posix-stats",
         ]
     done = run("statedump", "none", "--state-dir", tmp_path / "state")
