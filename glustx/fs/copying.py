@@ -93,7 +93,7 @@ class FileCopier:
             with step(src, "stat"):
                 there = source.stat()
             dst, old = self._target(dst)
-            with step(dst, "create"), new_file(dst.side, dst.path, self._mode(there, old)) as new:
+            with step(dst, "create"), new_file(dst.side, dst.path, self._mode(there, old) & 0o777) as new:
                 self._data(src, source, there.st_size, dst, new.file, jobs)
                 self._finish(dst, new, there, old)
         finally:
@@ -102,7 +102,7 @@ class FileCopier:
     def receive(self, stream: BinaryIO, dst: Place) -> None:
         """Copy what a stream gives to its end; its zeroes become holes with `sparse` always."""
         dst, old = self._target(dst)
-        mode = 0o666 & ~self.options.umask if old is None else _stat.S_IMODE(old.st_mode)
+        mode = 0o666 & ~self.options.umask if old is None else old.st_mode & 0o777
         with step(dst, "create"), new_file(dst.side, dst.path, mode) as new:
             at = 0
             while data := stream.read(BLOCK):
@@ -162,8 +162,9 @@ class FileCopier:
         mode = self._mode(there, old) if there is not None else None
         if owner is not None:
             with step(dst, "chown"):
-                give_owner(new.file, owner)
-        if mode is not None and (dst.local or mode & _SET_ID):
+                if not give_owner(new.file, owner) and mode is not None:
+                    mode &= ~_SET_ID  # they would make others act as whoever copies
+        if mode is not None and (dst.local or mode & 0o7000):
             # The process's umask has had its say locally, and a chown takes set-id bits away.
             with step(dst, "chmod"):
                 new.file.chmod(mode)
@@ -278,14 +279,15 @@ class _Linked(threading.Event):
         return super().is_set() or self._other.is_set()
 
 
-def give_owner(file: Any, owner: Stat) -> None:
-    """Give an open file an owner, or its group alone, as far as that is allowed."""
+def give_owner(file: Any, owner: Stat) -> bool:
+    """Give an open file an owner, or its group alone, as far as that is allowed; tell whether it was."""
     for uid, gid in ((owner.st_uid, owner.st_gid), (-1, owner.st_gid)):
         try:
             file.chown(uid, gid)
         except PermissionError:
             continue
-        return
+        return uid != -1
+    return False
 
 
 def next_data(source: Any, at: int, size: int) -> tuple[int, int]:

@@ -209,6 +209,30 @@ def test_modes_of_new_and_of_replaced_files(volume: Volume, tmp_path: Path) -> N
     assert os.stat(tmp_path / "b").st_mode & 0o7777 == 0o604
 
 
+def test_who_may_not_give_files_away_gets_no_set_id_bits(volume: Volume, tmp_path: Path) -> None:
+    put(volume, "/a", b"#!")
+    volume.chown("/a", 4242, 4243)
+    volume.chmod("/a", 0o6755)
+    assert not run(on(volume, "/a"), on(volume, "/b"), CopyOptions(preserve=True)).failures
+    there = volume.stat("/b")
+    assert (there.st_mode & 0o7777, there.st_uid, there.st_gid) == (0o6755, 4242, 4243)
+    done = run(on(volume, "/a"), Place(NoChown(), str(tmp_path / "c")), CopyOptions(preserve=True))
+    assert not done.failures and os.stat(tmp_path / "c").st_mode & 0o7777 == 0o755
+
+
+class NoChown(Local):
+    """This machine for somebody who is not root."""
+
+    def open(self, path: str, how: int | str = os.O_RDONLY, mode: int = 0o666) -> Any:
+        file: Any = super().open(path, how, mode)
+
+        def chown(uid: int, gid: int) -> None:
+            raise PermissionError(errno.EPERM, "not yours")
+
+        file.chown = chown
+        return file
+
+
 def test_a_link_is_written_through_and_one_to_nowhere_is_not(volume: Volume) -> None:
     put(volume, "/data", b"old")
     put(volume, "/a", b"new")
