@@ -9,13 +9,15 @@ import pytest
 from glustx.runtime import run_now
 from tests.conformance.brick import Brick
 from tests.conformance.suite import FopSuite
+from tests.conformance.suite_locks import LocksSuite
 from tests.conformance.test_memory import VOLFILE, memory_graph
+from tests.conformance.test_wire import MEMORY, through_the_wire
 
 CACHES = """
 volume open-behind
     type performance/open-behind
     {open_behind}
-    subvolumes store
+    subvolumes {below}
 end-volume
 volume quick-read
     type performance/quick-read
@@ -35,7 +37,7 @@ class TestCaches(FopSuite):
 
     @pytest.fixture
     def brick(self, open_behind: str) -> Iterator[Brick]:
-        graph = memory_graph(VOLFILE + CACHES.format(open_behind=open_behind, quick_read=""))
+        graph = memory_graph(VOLFILE + CACHES.format(below="store", open_behind=open_behind, quick_read=""))
         yield Brick(lambda request: run_now(graph.top(request)))
         run_now(graph.stop())
 
@@ -46,3 +48,12 @@ class TestCachesAnonymous(TestCaches):
     @pytest.fixture
     def open_behind(self) -> str:
         return "option use-anonymous-fd on\n    option read-after-open off"
+
+
+@pytest.mark.long
+class TestCachesWire(LocksSuite, FopSuite):
+    """A client with both of a brick that a socket lies between."""
+
+    @pytest.fixture
+    def brick(self) -> Iterator[Brick]:
+        yield from through_the_wire(MEMORY, CACHES.format(below="client", open_behind="", quick_read=""))

@@ -27,10 +27,11 @@ end-volume
 """
 
 
-def through_the_wire(below: str) -> Iterator[Brick]:
+def through_the_wire(below: str, above: str = "") -> Iterator[Brick]:
     with served(server_volfile(below, "locks")) as brick:
         pump = Pump()
-        graph = Graph.load(client_volfile(brick.address), Surroundings(pump, pump, volume="test"), source="<client>")
+        text = client_volfile(brick.address, above)
+        graph = Graph.load(text, Surroundings(pump, pump, volume="test"), source="<client>")
         try:
             pump.run(graph.start(), 20)
             pump.start_background()

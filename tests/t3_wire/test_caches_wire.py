@@ -26,7 +26,7 @@ from tests.conformance.test_wire import MEMORY
 from tests.fakes import Call
 from tests.t3_wire.world import CLIENT, Gate, World
 
-STACK = CLIENT + CACHES.replace("subvolumes store", "subvolumes client")
+STACK = CLIENT + CACHES
 
 
 class Mount:
@@ -34,7 +34,7 @@ class Mount:
 
     def __init__(self, world: World, **options: str) -> None:
         self.world = world
-        texts = {"options": "", "open_behind": "", "quick_read": "", **options}
+        texts = {"options": "", "below": "client", "open_behind": "", "quick_read": "", **options}
         self.graph = Graph.load(STACK.format(**texts), Surroundings(world.reactor, world.network))
         world.reactor.wait(self.graph.start())
         world.clients.append(self.graph)

@@ -123,8 +123,10 @@ class OpenBehind(Xlator):
         reply: fops.LookupReply = await self.child(req)
         stat = reply.stat
         if stat.is_reg() and changes == self._changes and removals == self._removals:
-            raw = reply.xdata.get(_ACL, b"")
-            acl = not req.caller.uid or not isinstance(raw, bytes) or len(raw) > _PLAIN_ACL
+            acl = not req.caller.uid  # nobody has asked
+            if _ACL in reply.xdata:
+                raw = reply.xdata[_ACL]
+                acl = not isinstance(raw, bytes) or len(raw) > _PLAIN_ACL
             self._known.set(self.graph.inodes.get(stat.gfid), (stat, acl, sent, removals))
         if asks and _ACL in reply.xdata:
             reply = msgspec.structs.replace(reply, xdata=reply.xdata.without(_ACL))

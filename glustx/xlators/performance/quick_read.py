@@ -85,15 +85,17 @@ class QuickRead(Xlator):
         self.table[fops.Read] = self._reading(below[fops.Read])
 
     def _changing_fd(self, down: Method) -> Method:
+        kept = self._kept
+
         async def changing(req: Any) -> Reply:
             gfid = req.fd.gfid
-            if self._looking or gfid in self._kept:
+            if self._looking or gfid in kept:
                 self._drop(gfid)
             try:
                 reply: Reply = await down(req)
                 return reply
             finally:
-                if self._looking or gfid in self._kept:
+                if self._looking or gfid in kept:
                     self._drop(gfid)
 
         return changing
@@ -156,7 +158,9 @@ class QuickRead(Xlator):
             self._drop(gfid)  # the name leads to something else now
         if not stat.is_reg():
             return reply
-        data = reply.xdata.get(CONTENT, b"" if asks and not stat.size else None)
+        data: Any = b"" if asks and not stat.size else None
+        if CONTENT in reply.xdata:
+            data = reply.xdata[CONTENT]
         if not isinstance(data, bytes):
             self._saw(stat, at, epoch)
         elif fresh and drops.get(stat.gfid, 0) <= born and len(data) == stat.size <= self.options.max_file_size:
