@@ -125,6 +125,65 @@ def data(vol: Volume, top: str) -> dict[str, float]:
     return {"zerofill_1gib_seconds": round(seconds, 4)}
 
 
+def copies(vol: Volume, top: str) -> None:
+    tib, folder = 1 << 40, f"{top}/copies"
+    marks = {0: b"begin", 3 * tib + 12345: b"middle", 5 * tib - 7: b"the end"}
+    vol.mkdir(folder)
+    with vol.create(f"{folder}/sparse") as file:
+        file.truncate(5 * tib)
+        for at, data in marks.items():
+            file.pwrite(data, at)
+    vol.utime(f"{folder}/sparse", ns=(10**18 + 1, 10**18 + 2))
+    for size in (0, 1, 4097):
+        with vol.create(f"{folder}/{size}") as file:
+            file.write(DATA[:size])
+    vol.symlink("1", f"{folder}/link")
+    vol.copytree(folder, f"{folder}-2", symlinks=True)
+    with vol.open(f"{folder}-2/sparse") as file:
+        found = file.stat()
+        assert (found.st_size, found.st_mtime_ns) == (5 * tib, 10**18 + 2) and found.st_blocks * 512 < 1 << 20
+        assert all(file.pread(len(data), at) == data for at, data in marks.items())
+        assert file.seek_data(1 << 20) > 2 * tib and file.seek_hole(0) < 1 << 20
+    for size in (0, 1, 4097):
+        with vol.open(f"{folder}-2/{size}") as file:
+            assert file.read() == DATA[:size] and file.read(5) == b""
+    assert vol.readlink(f"{folder}-2/link") == "1"
+    vol.rmtree(folder)
+    vol.rmtree(f"{folder}-2")
+
+
+def as_libgfapi_has_it(vol: Volume, top: str) -> None:
+    folder = os.fsencode(top) + b"/\xff\xfe"
+    vol.mkdir(folder)
+    with vol.open(folder + b"/\xfd", "wb") as file:
+        file.write(b"1")
+    vol.rename(folder + b"/\xfd", folder + b"/\xfc")
+    assert vol.listdir(folder) == [b"\xfc"] and vol.listdir(os.fsdecode(folder)) == ["\udcfc"]
+    vol.chdir(folder)
+    assert vol.getcwd() == os.fsdecode(folder) and vol.getsize("\udcfc") == 1
+    file = vol.fopen(b"\xfc", "r+")
+    twin = file.dup()
+    file.close()
+    assert twin.fgetsize() == 1 and twin.read() == b"1" and twin.read() == b""
+    twin.close()
+    vol.chdir("/")
+    vol.utime(folder, None)
+    assert abs(vol.getmtime(folder) - time.time()) < 60
+    vol.setxattr(folder, "user.text", "caf\u00e9")
+    assert vol.getxattr(folder, "user.text") == "caf\u00e9" and vol.getxattr(folder, b"user.text") == b"caf\xc3\xa9"
+    assert code_of(vol.getxattr, folder, "user.text", 2) == "ERANGE"
+    assert {entry.d_name for entry in vol.opendir(folder)} == {b".", b"..", b"\xfc"}
+    vol.chmod(top, 0o777)
+    vol.setfsuid(1000)
+    vol.setfsgid(1001)
+    vol.mkdir(f"{top}/theirs")
+    found = vol.stat(f"{top}/theirs")
+    vol.setfsuid(0)
+    vol.setfsgid(0)
+    assert (found.st_uid, found.st_gid) == (1000, 1001)
+    assert vol.get_volume_id().version == 4
+
+
 def locks(vol: Volume, other: Volume, top: str) -> None:
     path = f"{top}/locks"
     vol.create(path).close()
@@ -184,6 +243,8 @@ def main() -> None:
         names(vol, url.path)
         attributes(vol, url.path)
         report = data(vol, url.path)
+        copies(vol, url.path)
+        as_libgfapi_has_it(vol, url.path)
         locks(vol, other, url.path)
         threads(vol, url.path)
         asyncio.run(asynchronous(url, url.path))
