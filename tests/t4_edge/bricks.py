@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from glustx.gfapi import Source
 from tests.kit import NetNamespace, need_peer
 from tests.peers import ServedVolume, StockBrick, StockVolume, Volume
 
@@ -33,3 +34,28 @@ def brick(kind: str, folder: Path) -> Iterator[Volume]:
 def url(volume: Volume) -> str:
     """The volume's URL."""
     return volume.url("").rstrip("/")
+
+
+def source(volume: Volume, **options: object) -> Source:
+    """The volume without the performance translators of its volfile, which may answer in place of the brick.
+
+    options: of protocol/client, with underscores for dashes.
+    """
+    if isinstance(volume, StockVolume):
+        where = f"option remote-host {NetNamespace.ADDRESS}"  # its port is asked of glusterd's portmap
+    else:
+        assert isinstance(volume, (ServedVolume, StockBrick))
+        where = f"option remote-port {volume.brick_port}"
+    more = "".join(f"\n    option {key.replace('_', '-')} {value}" for key, value in options.items())
+    text = f"""
+volume {volume.volume}-client-0
+    type protocol/client
+    option remote-subvolume {volume.folder.resolve()}
+    {where}{more}
+end-volume
+volume {volume.volume}
+    type features/utime
+    subvolumes {volume.volume}-client-0
+end-volume
+"""
+    return Source(volume=volume.volume, text=text, origin="<client>", host=volume.host)

@@ -21,8 +21,9 @@ from typing import Any
 
 import pytest
 
-from glustx.gfapi import AsyncVolume, Volume
-from tests.t4_edge.bricks import KINDS, brick, url
+from glustx.gfapi import AsyncVolume, Source, Volume
+from tests.peers import Volume as Peer
+from tests.t4_edge.bricks import KINDS, brick, source, url
 
 RESUME_SECONDS = 5.0
 BLOCK = 4096
@@ -212,19 +213,19 @@ KINDS_OF_WORK: tuple[type[Worker], ...] = (Writer, Writer, Maker, Locker, Lister
 class Load:
     """Ten workers: five threads on one blocking volume, five tasks on an asynchronous one."""
 
-    def __init__(self, where: str, rng: random.Random) -> None:
+    def __init__(self, peer: Peer, rng: random.Random) -> None:
         self.rng = rng
         self.over = threading.Event()
         self.pause = threading.Event()
         self.met: Counter[str] = Counter()
         self._resting: set[Worker] = set()
-        self.probe = Volume(where)
-        self.blocking = Volume(where)
+        self.probe = Volume(url(peer))  # with all of the volfile, and a connection to the volume server
+        self.blocking = Volume(source(peer))
         self.workers: list[Worker] = [cls(self, self.blocking, n) for n, cls in enumerate(KINDS_OF_WORK)]
         self._threads = [threading.Thread(target=self._thread, args=(worker,)) for worker in self.workers]
         self._loop = asyncio.new_event_loop()
         self._up = threading.Event()
-        self._tasks = threading.Thread(target=self._loop.run_until_complete, args=(self._asynchronous(where),))
+        self._tasks = threading.Thread(target=self._loop.run_until_complete, args=(self._asynchronous(source(peer)),))
         self._tasks.start()
         assert self._up.wait(30)
         for thread in self._threads:
@@ -234,7 +235,7 @@ class Load:
         # A loop of its own, in which the worker's blocking calls are made one after the other.
         asyncio.run(worker.run())
 
-    async def _asynchronous(self, where: str) -> None:
+    async def _asynchronous(self, where: Source) -> None:
         async with AsyncVolume(where) as vol:
             self.asynchronous = vol
             workers = [cls(self, vol, 10 + n) for n, cls in enumerate(KINDS_OF_WORK)]
@@ -315,7 +316,7 @@ def rounds(kind: str, folder: Path, count: int, rng: random.Random) -> None:
     """Kill and restart a brick `count` times under load."""
     before = usage()
     with brick(kind, folder) as peer:
-        load = Load(url(peer), rng)
+        load = Load(peer, rng)
         resumed: list[float] = []
         settled: tuple[int, int, int] | None = None
         try:

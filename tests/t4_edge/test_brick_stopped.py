@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from glustx.gfapi import AsyncVolume, Volume
+from tests.peers import StockBrick
 from tests.peers import Volume as Peer
 from tests.t2_graph.gfapi_faces import Waited
-from tests.t4_edge.bricks import KINDS, brick, url
+from tests.t4_edge.bricks import KINDS, brick, source, url
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -30,11 +31,11 @@ def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(params=["blocking", "async"])
 def vol(request: pytest.FixtureRequest, peer: Peer) -> Iterator[Any]:
     if request.param == "blocking":
-        with Volume(url(peer)) as volume:
+        with Volume(source(peer)) as volume:
             yield volume
         return
     loop = asyncio.new_event_loop()
-    with Waited(loop, AsyncVolume(url(peer))) as volume:
+    with Waited(loop, AsyncVolume(source(peer))) as volume:
         yield volume
     loop.close()
 
@@ -79,7 +80,7 @@ def test_calls_end_in_time_and_the_volume_goes_on(peer: Peer, vol: Any) -> None:
                 with pytest.raises(TimeoutError) as caught:
                     call()
                 took = time.monotonic() - began
-                assert limit - 0.05 < took < limit + 0.5, f"{took:.2f} s"
+                assert limit - 0.05 < took < 1, f"{took:.2f} s"
                 text = str(caught.value)
                 assert f"volume {peer.volume} at {peer.host}" in text and f"{limit} s" in text, text
                 assert fop in text and f" brick {peer.folder.resolve()}" in text, text
@@ -102,7 +103,7 @@ def test_calls_end_in_time_and_the_volume_goes_on(peer: Peer, vol: Any) -> None:
 
 def test_one_thread_runs_out_of_time_and_others_wait(peer: Peer) -> None:
     """A limit is that of its call alone, whoever happens to pump the sockets."""
-    with Volume(url(peer)) as vol, vol.create("/f") as file:
+    with Volume(source(peer)) as vol, vol.create("/f") as file:
         file.write(b"data")
         results: list[object] = []
         patient = [threading.Thread(target=lambda: results.append(file.pread(4, 0))) for _ in range(4)]
@@ -123,7 +124,7 @@ def test_one_thread_runs_out_of_time_and_others_wait(peer: Peer) -> None:
 
 def test_a_task_that_is_cancelled(peer: Peer) -> None:
     async def main() -> None:
-        async with AsyncVolume(url(peer)) as vol, await vol.create("/f") as file:
+        async with AsyncVolume(source(peer)) as vol, await vol.create("/f") as file:
             with stopped(peer):
                 began = time.monotonic()
                 with pytest.raises(asyncio.TimeoutError):
@@ -139,18 +140,9 @@ def test_a_task_that_is_cancelled(peer: Peer) -> None:
 
 def test_a_brick_that_does_not_come_back_is_given_up(peer: Peer) -> None:
     """The ping time-out ends what waits without a limit, and the client finds the brick again after that."""
-    text = f"""
-volume client
-    type protocol/client
-    option remote-host 127.0.0.1
-    option remote-port {peer.brick_port}
-    option remote-subvolume {peer.folder.resolve()}
-    option ping-timeout 1
-    option connect-timeout 0.5
-end-volume
-"""  # type: ignore[attr-defined]
+    quick = source(peer, ping_timeout=1, connect_timeout=0.5)
     loop = asyncio.new_event_loop()
-    with Volume(text) if "Stock" in type(peer).__name__ else Waited(loop, AsyncVolume(text)) as vol:
+    with Volume(quick) if isinstance(peer, StockBrick) else Waited(loop, AsyncVolume(quick)) as vol:
         file = vol.create("/f")
         with stopped(peer):
             began = time.monotonic()
