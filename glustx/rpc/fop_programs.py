@@ -9,7 +9,7 @@ from glustx.rpc import message
 from glustx.rpc import programs as p
 from glustx.rpc.codec import FopCodec
 from glustx.rpc.codec_special import FOP400
-from glustx.rpc.program_330 import FOP330
+from glustx.rpc.program_330 import FOP330, by_gfid
 from glustx.rpc.program_330_xdata import Memo330
 from glustx.values import Caller
 from glustx.xdata_memo import XdataMemo
@@ -25,9 +25,10 @@ class FopProgram:
         memo: makes a connection's memo of dictionaries.
         encode_cred: makes the credential that stock sends with it.
         stamps: whether that credential carries the times to set; without them a brick sets those of its own clock.
+        adapt: makes of a request one that this version can carry; None where it can carry all.
     """
 
-    __slots__ = ("by_class", "codecs", "encode_cred", "memo", "program", "stamps")
+    __slots__ = ("adapt", "by_class", "codecs", "encode_cred", "memo", "program", "stamps")
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class FopProgram:
         memo: type[XdataMemo],
         encode_cred: Callable[[Caller], bytes],
         stamps: bool,
+        adapt: Callable[[Fop], Fop] | None = None,
     ) -> None:
         self.program = program
         self.codecs = codecs
@@ -43,10 +45,11 @@ class FopProgram:
         self.memo = memo
         self.encode_cred = encode_cred
         self.stamps = stamps
+        self.adapt = adapt
 
 
 FOPS_400 = FopProgram(p.FOP_400, FOP400, XdataMemo, message.encode_auth_v3, True)
-FOPS_330 = FopProgram(p.FOP_330, FOP330, Memo330, message.encode_auth_v2, False)
+FOPS_330 = FopProgram(p.FOP_330, FOP330, Memo330, message.encode_auth_v2, False, by_gfid)
 
 
 def choose(offered: p.DumpReply, old: bool = False) -> FopProgram | None:

@@ -34,7 +34,7 @@ from glustx.rpc.codec_special import JOIN_LIMIT, MAX_ENTRIES
 from glustx.rpc.program_330_iatt import GF_IATT, OLD_IATT, iatt_values, make_iatt
 from glustx.rpc.program_330_xdata import NULL_330, put_xdata, read_xdata
 from glustx.rpc.xdr import XdrError
-from glustx.values import NULL_GFID, Caller
+from glustx.values import NULL_GFID, Caller, Loc
 from glustx.xdata_memo import XdataMemo
 
 _U32 = struct.Struct(">I")
@@ -57,6 +57,20 @@ LAYOUT_330 = Layout(
     unsent={fops.RchecksumReply: {"flags": "1 if xdata.number(b'fips-mode-rchecksum') else 0"}},
     put=put_xdata,
 )
+
+
+def by_gfid(req: Fop) -> Fop:
+    """Return the request as it can travel: two calls name a file by the number of its fd alone.
+
+    FSETATTR on an anonymous fd becomes SETATTR, whose answer is the same. Raises FopError EBADF for RCHECKSUM on one.
+    """
+    kind = type(req)
+    if kind is fops.Fsetattr and req.fd.anonymous:  # type: ignore[attr-defined]
+        fd, stat, valid = req.fd, req.stat, req.valid  # type: ignore[attr-defined]
+        return req.also(fops.Setattr, Loc(gfid=fd.gfid), stat, valid, xdata=req.xdata)
+    if kind is fops.Rchecksum and req.fd.anonymous:  # type: ignore[attr-defined]
+        raise FopError(errno.EBADF, "rchecksum: program 330 needs a file that is open")
+    return req
 
 
 def _encode_read_reply(xid: int, reply: ReadReply, fd_number: int) -> list[Any]:

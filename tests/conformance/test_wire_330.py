@@ -17,7 +17,8 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from glustx import fops
 from glustx.gfapi.pump import Pump
 from glustx.graph import Graph, Surroundings
-from glustx.values import STAMP_ATIME, STAMP_CTIME, STAMP_MTIME
+from glustx.inode import Fd
+from glustx.values import SET_MODE, STAMP_ATIME, STAMP_CTIME, STAMP_MTIME, Iatt
 from glustx.xdata import BUF_HAS_ZEROES, CHECK_ZERO_FILLED, FIPS_RCHECKSUM, Xdata
 from glustx.xlators.storage.posix import prepare_brick
 from tests.conformance.brick import Brick
@@ -93,6 +94,13 @@ class Suite330(FopSuite):
         assert not reply.xdata.number(BUF_HAS_ZEROES)
         reply = brick(fops.Rchecksum(fd=file.fd, offset=len(data), size=4096, xdata=asked))
         assert reply.xdata.number(BUF_HAS_ZEROES) == 1
+
+    def test_fops_that_name_a_file_by_its_fd_alone(self, brick: Brick) -> None:
+        file = brick.make(b"f", b"abc")
+        unopened = Fd(file.gfid, 2, anonymous=True)
+        reply = brick(fops.Fsetattr(unopened, Iatt(mode=0o100600), SET_MODE))
+        assert (reply.post.gfid, reply.post.mode) == (file.gfid, 0o100600)
+        brick.fails(fops.Rchecksum(unopened, 0, 3), errno.EBADF)
 
     def test_bytes_of_a_file(self, brick: Brick) -> None:
         run_state_machine_as_test(_on(BytesModel330, brick), settings=self.examples)

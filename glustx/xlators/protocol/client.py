@@ -172,6 +172,8 @@ class Client(Xlator):
     def send(self, req: Fop) -> Waiter[tuple[Reply, int | None]]:
         """Send a fop and return the waiter of its reply and, for what opens, the fd's number."""
         link = self.link
+        if link.spoken.adapt is not None:
+            req = link.spoken.adapt(req)
         codec = link.spoken.by_class.get(type(req))
         if codec is None:
             version = link.spoken.program.version
