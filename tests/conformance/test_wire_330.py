@@ -25,6 +25,7 @@ from tests.conformance.brick import Brick
 from tests.conformance.models import PLACES, SIZES, BytesModel
 from tests.conformance.served import client_volfile, served, server_volfile
 from tests.conformance.suite import FopSuite, _on
+from tests.conformance.suite_locks import LocksSuite
 from tests.conformance.test_wire import MEMORY
 
 LATER = (2**31 - 7) * 10**9
@@ -39,7 +40,7 @@ class BytesModel330(BytesModel):
         self.brick.fails(fops.CopyFileRange(fd, fd, offset_in=offset, offset_out=to, size=size), errno.EOPNOTSUPP)
 
 
-class Suite330(FopSuite):
+class Suite330(LocksSuite, FopSuite):
     """The suite, and what differs in it."""
 
     def test_stamps_of_the_client(self, brick: Brick) -> None:
