@@ -353,7 +353,6 @@ def test_a_port_and_a_host_where_nobody_is(volume: StockVolume) -> None:
     assert f"no volume server answers ({HOST}:1: Connection refused)" in str(mount_fails(host=f"{HOST}:1"))
     # A namespace has no way to anywhere else.
     assert "198.51.100.1:24007: Network is unreachable" in str(mount_fails(host="198.51.100.1"))
-    assert "Connection refused" in command_fails(volume, f"gluster://{HOST}:1/v1/x")
 
 
 def test_an_address_that_the_brick_rejects(volume: StockVolume) -> None:
@@ -415,7 +414,6 @@ def test_a_brick_that_wants_tls(volume: StockVolume) -> None:
         gluster(volume, "set", "v1", "client.ssl", "on")
         failure = mount_fails()
         assert failure.errno == errno.EOPNOTSUPP and "transport.socket.ssl-enabled: is not offered" in str(failure)
-        assert "ssl-enabled" in command_fails(volume, volume.url("x"))
     finally:
         for key in ("server.ssl", "client.ssl"):
             gluster(volume, "reset", "v1", key)
