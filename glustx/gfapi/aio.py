@@ -226,7 +226,7 @@ class AsyncVolume(Personas, VolumeTable, _InLoop):
         self._network = network
         self._begin(VolumeCore(session, self._caller, self._umask, self._here))
         try:
-            await self._do(session.mount())
+            await run_in_loop(session.mount())  # the limit of a call is not that of mounting
         except BaseException:
             self._end()
             self._log.end()

@@ -176,7 +176,7 @@ class Volume(Personas, VolumeTable, Blocking):
         try:
             session = Session(self._source, self._pump, self._pump, timeout=self._mount_timeout)
             self._begin(VolumeCore(session, self._caller, self._umask, self._here))
-            self._do(session.mount())
+            self._pump.run(session.mount())  # the limit of a call is not that of mounting
         except BaseException:
             self._end()
             self._pump.close()

@@ -213,6 +213,47 @@ def test_a_server_that_says_nothing():
         assert time.monotonic() - began < 10
 
 
+@pytest.mark.parametrize("face", ["blocking", "async"])
+def test_mounting_has_a_limit_of_its_own(brick, face):
+    """Not that of the calls to come: what the connection takes to come up is no sign of how the brick will answer."""
+    limits = {"timeout": 0.001, "mount_timeout": 20.0}
+    with socket.create_server(("127.0.0.1", 0)) as door:
+
+        def forward() -> None:
+            near, _ = door.accept()
+            with near, socket.create_connection(("127.0.0.1", brick.address.port)) as far:
+                first = near.recv(1 << 16)
+                time.sleep(0.1)
+                far.sendall(first)
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=pass_on, args=(one, other), daemon=True).start()
+                over.wait(30)
+
+        over = threading.Event()
+        thread = threading.Thread(target=forward)
+        thread.start()
+        text = client_volfile(Address("127.0.0.1", door.getsockname()[1]))
+        if face == "blocking":
+            Volume(Source(volume="test", text=text, origin="<client>"), **limits).close()
+        else:
+
+            async def main() -> None:
+                async with AsyncVolume(Source(volume="test", text=text, origin="<client>"), **limits):
+                    pass
+
+            asyncio.run(main())
+        over.set()
+        thread.join(30)
+
+
+def pass_on(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    except OSError:
+        pass  # one of them is closed: the test is over
+
+
 # -- the pump's own sockets ------------------------------------------------------------------------------------------
 
 
