@@ -27,7 +27,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/zerofill.py --scale 0.1
 	$(BIN)/python bench/versus_stock.py
 
-# The pages that follow from the code: docs/options.md, docs/fops.md, the golden matrix.
+# The pages that follow from the code: docs/gfapi.md, docs/options.md, docs/fops.md, the golden matrix.
 docs: $(STAMP)
 	$(BIN)/python -m glustx.docgen write
 

@@ -99,7 +99,10 @@ def glfs_set_volfile(fs: Glfs, volfile: str) -> None:
 
 def glfs_unset_volfile_server(fs: Glfs, transport: str, host: str, port: int = 0) -> None:
     """Take a server away again; ValueError when it was not set."""
-    fs.servers.remove(Address(path=host) if transport == "unix" else Address(host, port or DEFAULT_PORT))
+    address = Address(path=host) if transport == "unix" else Address(host, port or DEFAULT_PORT)
+    if address not in fs.servers:
+        raise ValueError(f"volume {fs.volname}: {address} is none of its servers")
+    fs.servers.remove(address)
 
 
 def glfs_set_logging(fs: Glfs, logfile: str | None, loglevel: int) -> None:

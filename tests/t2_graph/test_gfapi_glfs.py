@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
+import threading
 
 import pytest
 
@@ -108,3 +110,91 @@ def test_names(fs):
     assert g.glfs_statvfs(fs).f_bsize > 0
     with fails(errno.ENODATA):
         g.glfs_get_volumeid(fs)
+
+
+def test_directories_and_where_paths_start(fs):
+    g.glfs_mkdir(fs, "/d", 0o777)
+    assert stat.S_IMODE(g.glfs_stat(fs, "/d").st_mode) == 0o777  # as in C, no umask is taken off
+    g.glfs_mkdir(fs, "/d/e", 0o755)
+    assert g.glfs_getcwd(fs) == "/"
+    g.glfs_chdir(fs, "d")
+    assert g.glfs_getcwd(fs) == "/d" and stat.S_ISDIR(g.glfs_stat(fs, "e").st_mode)
+    folder = g.glfs_opendir(fs, "e")
+    names = set()
+    while (entry := g.glfs_readdir(folder)) is not None:
+        names.add(entry.d_name)
+    assert names == {b".", b".."}
+    g.glfs_fchdir(fs, folder)
+    g.glfs_closedir(folder)
+    assert g.glfs_getcwd(fs) == "/d/e"
+
+
+def test_links_have_attributes_of_their_own(fs):
+    g.glfs_mknod(fs, "/f", stat.S_IFREG | 0o644)
+    g.glfs_symlink(fs, "f", "/l")
+    g.glfs_setxattr(fs, "/l", "trusted.of", b"file")
+    g.glfs_lsetxattr(fs, "/l", "trusted.of", b"link\0")
+    assert g.glfs_getxattr(fs, "/l", "trusted.of") == b"file"
+    assert g.glfs_lgetxattr(fs, "/l", "trusted.of") == b"link\0"
+    assert g.glfs_llistxattr(fs, "/l") == g.glfs_listxattr(fs, "/l") == ["trusted.of"]
+    g.glfs_lremovexattr(fs, "/l", "trusted.of")
+    with fails(errno.ENODATA):
+        g.glfs_lgetxattr(fs, "/l", "trusted.of")
+    assert g.glfs_getxattr(fs, "/f", "trusted.of") == b"file"
+    assert g.glfs_readlink(fs, b"/l") == b"f" and g.glfs_realpath(fs, b"/l") == b"/f"
+
+
+def test_dup_and_locks(fs):
+    fd = g.glfs_creat(fs, "/f", os.O_RDWR, 0o644)
+    g.glfs_write(fd, b"0123")
+    twin = g.glfs_dup(fd)
+    assert g.glfs_read(twin, 2) == b"01" and g.glfs_lseek(fd, 0, os.SEEK_CUR) == 4
+    g.glfs_close(twin)
+    other = g.glfs_open(fs, "/f", os.O_RDWR)
+    read_lock, write_lock, no_lock = 0, 1, 2
+    g.glfs_posix_lock(fd, write_lock, 0, 10, False)
+    with pytest.raises(BlockingIOError):
+        g.glfs_posix_lock(other, read_lock, 5, 10, False)
+    found = g.glfs_test_lock(other, read_lock, 0, 0)
+    assert found is not None and (found.exclusive, found.start, found.length) == (True, 0, 10)
+    g.glfs_posix_lock(fd, no_lock, 0, 10, False)
+    assert g.glfs_test_lock(other, write_lock, 0, 0) is None
+    g.glfs_close(fd)
+    g.glfs_close(other)
+
+
+def test_who_asks_is_the_threads_own(fs):
+    def work():
+        g.glfs_setfsuid(1000)
+        g.glfs_setfsgid(1001)
+        g.glfs_setfsgroups([1002])
+        g.glfs_mknod(fs, "/theirs", stat.S_IFREG | 0o644)
+        groups.append(fs.volume._core.caller.groups)
+
+    groups: list[tuple[int, ...]] = []
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    g.glfs_mknod(fs, "/mine", stat.S_IFREG | 0o644)
+    theirs, mine = g.glfs_stat(fs, "/theirs"), g.glfs_stat(fs, "/mine")
+    assert (theirs.st_uid, theirs.st_gid, mine.st_uid) == (1000, 1001, os.geteuid()) and groups == [(1002,)]
+
+
+def test_logging_and_servers(fs, tmp_path):
+    logger = logging.getLogger("glustx")
+    level = logger.level
+    try:
+        g.glfs_set_logging(fs, str(tmp_path / "log"), 7)
+        logger.info("heard")
+        g.glfs_set_logging(fs, "/dev/null", 7)
+        assert "heard" in (tmp_path / "log").read_text()
+    finally:
+        logger.setLevel(level)
+    other = g.glfs_new("vm")
+    g.glfs_set_logging(other, str(tmp_path / "other"), 5)
+    g.glfs_set_volfile_server(other, "tcp", "a")
+    g.glfs_set_volfile_server(other, "tcp", "b", 5)
+    g.glfs_unset_volfile_server(other, "tcp", "a")
+    assert [str(address) for address in other.servers] == ["b:5"] and not (tmp_path / "other").exists()
+    with pytest.raises(ValueError, match="a:24007 is none of its servers"):
+        g.glfs_unset_volfile_server(other, "tcp", "a")
