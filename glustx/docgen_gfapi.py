@@ -136,6 +136,7 @@ The classes, methods, arguments and results are libgfapi-python's. Made from hos
 | `File.close` again | EBADF | nothing, as in `io` |
 | a call on a closed file | OSError EBADF | the same, and a ValueError as well |
 | `File.fileno` | a property, libgfapi's pointer | `io`'s method, which says that there is none |
+| `File.fd`, `Volume.fs` | pointers of libgfapi's | none |
 | `Volume.open` with a mode string, `fopen` with `x` | TypeError, ValueError | as `open` has them |
 | `Volume.open` | a number; lost when no File is made of it | a File; `File(volume.open(...))` is that one |
 | a File or Dir that nobody closes | its fd stays open (File) | given back when it is collected |
