@@ -15,6 +15,7 @@ from glustx import fops
 from glustx.errors import FopError
 from glustx.fops import Fop
 from glustx.gfapi import Source, Volume
+from glustx.gfapi.active import Active
 from glustx.graph import Graph, Surroundings
 from glustx.inode import Fd
 from glustx.values import F_SETLK, F_WRLCK, NULL_GFID, ROOT_GFID, SET_MODE, Caller, Flock, Iatt, Loc, new_gfid
@@ -211,6 +212,39 @@ def test_the_connection_breaks_while_the_open_is_under_way() -> None:
     while gate.held:
         gate.let()
     world.reactor.run()
+    world.stop()
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+def test_another_graph_takes_over_an_open_that_was_put_off(under_way: bool) -> None:
+    world = World()
+    gate = Gate(world.server, fops.Open)
+    old, new = Mount(world), Mount(world)
+    old(fops.Release(old.create(b"f", b"content")))
+    active = Active(old.graph, world.reactor)
+    gfid = old.look(b"f").gfid
+    old.sent()
+    fd = Fd(gfid, 2)
+    world.reactor.wait(active.top(fops.Open(Loc(gfid=gfid), fd, 2)))
+    write = Call(active.top(fops.Write(fd, 0, b"C"))) if under_way else None
+    world.reactor.run()
+    assert old.sent() == (["open"] if under_way else [])
+    change = Call(active.change(new.graph))
+    for _ in range(4):
+        world.reactor.run()
+        if gate.held:
+            gate.let()
+    assert change.done and (write is None or write.errno == 0)
+    end = change.result()
+    assert old.sent() == (["write", "flush"] if under_way else [])
+    assert new.sent() == ["open"], "the other graph has looked nothing up"
+    world.reactor.wait(active.top(fops.Write(fd, 1, b"O")))
+    assert new.sent() == ["write"]
+    world.clients.remove(old.graph)
+    world.reactor.wait(end())
+    assert old.sent() == (["release"] if under_way else [])
+    assert new.content(b"f") == (b"COntent" if under_way else b"cOntent")
+    world.reactor.wait(active.top(fops.Release(fd)))
     world.stop()
 
 
