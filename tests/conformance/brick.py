@@ -39,7 +39,10 @@ class Brick:
 
     Attributes:
         gone: errnos of a fop on a gfid that was removed a moment ago.
+        renames_to_itself: a RENAME of a name to that same name may be sent.
     """
+
+    renames_to_itself = True
 
     gone: tuple[int, ...] = (errno.ESTALE,)
 

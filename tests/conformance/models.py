@@ -245,6 +245,8 @@ class NamesModel(RuleBasedStateMachine):
     def rename(self, folder: bytes, name: bytes, new_folder: bytes, new_name: bytes) -> None:
         if not self._alive(folder) or not self._alive(new_folder):
             return
+        if (folder, name) == (new_folder, new_name) and not self.brick.renames_to_itself:
+            return
         request = fops.Rename(oldloc=Loc(pargfid=folder, name=name), newloc=Loc(pargfid=new_folder, name=new_name))
         gfid, victim = self.entries[folder].get(name), self.entries[new_folder].get(new_name)
         if gfid is None:

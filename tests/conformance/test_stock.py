@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from glustx import fops
 from glustx.errors import FopError
@@ -88,6 +88,9 @@ class StockBrick(Brick):
 
     # ENOENT while the brick's inode table still holds it.
     gone = (errno.ESTALE, errno.ENOENT)
+
+    # It takes the file for one that was replaced, and removes its gfid handle; gfapi sends none.
+    renames_to_itself = False
 
     def __init__(self, call: Callable[[Fop], Any], test: str) -> None:
         super().__init__(call)
@@ -173,7 +176,8 @@ class TestStock(LocksSuite, FopSuite):
             if entry.name not in (b".", b".."):
                 brick(fops.Rmdir(loc=loc, xflags=1) if entry.stat.is_dir() else fops.Unlink(loc=loc))
 
-    examples = settings(FopSuite.examples, max_examples=15)
+    # No shrinking: what a failed example leaves behind on a brick that is used again would lead it astray.
+    examples = settings(FopSuite.examples, max_examples=15, phases=[Phase.generate])
 
     for _name in dir(FopSuite) + dir(LocksSuite):
         if _name.startswith("test_"):
