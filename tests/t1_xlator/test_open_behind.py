@@ -220,12 +220,23 @@ def test_an_acl_leaves_it_to_the_brick(uid: int, put_off: bool) -> None:
 
 
 def test_who_did_not_ask_for_an_acl_knows_nothing_of_it() -> None:
-    stat = Iatt(mode=0o100644, uid=5)
-    assert not lets(stat, True, Caller(uid=6), 4) and lets(stat, True, Caller(uid=5), 6)
+    assert not lets(0o100644, 5, 0, True, Caller(uid=6), 4) and lets(0o100644, 5, 0, True, Caller(uid=5), 6)
     bench = Bench()
     bench.do(fops.Lookup(Loc(gfid=A)))
     bench.open(look=False, flags=0, caller=Caller(uid=6))
     assert bench.seen() == ["open"]
+
+
+def test_what_lookups_tell_takes_little_memory() -> None:
+    bench = Bench()
+    for number in range(10_000):
+        bench.do(fops.Lookup(Loc(gfid=number.to_bytes(16, "big"))))
+    root: Any = bench.graph.root
+    assert len(root._known) + len(root._known_before) <= 4096
+    assert len(bench.graph.inodes) == 0
+    bench.open((9_999).to_bytes(16, "big"), look=False)
+    bench.open((8_000).to_bytes(16, "big"), look=False)
+    assert bench.seen() == []
 
 
 def test_options_send_it_at_once_or_before_the_answer() -> None:

@@ -24,20 +24,25 @@ import msgspec
 from glustx import fops
 from glustx.fops import CHANGES_ATTRS, CHANGES_NAMES, Fop, Reply
 from glustx.graph import Graph
-from glustx.inode import O_ACCMODE, Fd, PerInode
+from glustx.inode import O_ACCMODE, Fd
 from glustx.options import OptionSet, option
-from glustx.values import Caller, Iatt
+from glustx.values import Caller
 from glustx.xdata import Xdata
 from glustx.xlator import Method, Xlator, handles
 from glustx.xlators.performance.open_behind_deferred import Deferrals
 
 O_WRONLY = 1
 _NOW = 0o1000 | 0o300 | 0o200000  # O_TRUNC, O_CREAT, O_EXCL, O_DIRECTORY: what OPEN does or checks by itself
+_KNOWN_MAX = 2048
 _BELIEVED = 1.0  # seconds for which a LOOKUP vouches for an OPEN
 _WANTS = (4, 2, 6, 6)  # permission bits by access mode
 _ACL = b"system.posix_acl_access"
 _ASK_ACL = Xdata({_ACL: 0})
 _PLAIN_ACL = 28  # bytes of an ACL that says no more than mode bits do
+
+
+Known = tuple[int, int, int, bool, float, int]
+"""Mode, uid and gid of a file, whether it may have an ACL, when the LOOKUP was sent, how many names had gone."""
 
 
 class OpenBehind(Xlator):
@@ -64,7 +69,9 @@ class OpenBehind(Xlator):
         """Resolve the fops: those on an fd look for its slot, and pass without a coroutine when there is none."""
         self._deferrals = Deferrals(self.name, graph, self.subvolumes[0])
         self._slot = self._deferrals.slot
-        self._known: PerInode[tuple[Iatt, bool, float, int]] = PerInode()
+        # What LOOKUPs have told: two generations, since it is worth nothing a second later anyway.
+        self._known: dict[bytes, Known] = {}
+        self._known_before: dict[bytes, Known] = {}
         self._changes = 0  # attribute changes: a LOOKUP under way may tell what was before
         self._removals = 0  # removed names: whatever was looked up before may be gone
         super().wire(graph)
@@ -127,7 +134,9 @@ class OpenBehind(Xlator):
             if _ACL in reply.xdata:
                 raw = reply.xdata[_ACL]
                 acl = not isinstance(raw, bytes) or len(raw) > _PLAIN_ACL
-            self._known.set(self.graph.inodes.get(stat.gfid), (stat, acl, sent, removals))
+            if len(self._known) >= _KNOWN_MAX:
+                self._known_before, self._known = self._known, {}
+            self._known[stat.gfid] = (stat.mode, stat.uid, stat.gid, acl, sent, removals)
         if asks and _ACL in reply.xdata:
             reply = msgspec.structs.replace(reply, xdata=reply.xdata.without(_ACL))
         return reply
@@ -141,14 +150,14 @@ class OpenBehind(Xlator):
         return fops.Done()
 
     def _vouched(self, req: fops.Open) -> bool:
-        inode = self.graph.inodes.find(req.loc.gfid)
-        known = self._known.get(inode) if inode is not None else None
-        if known is None or req.fd.gfid != req.loc.gfid:
+        gfid = req.loc.gfid
+        known = self._known.get(gfid) or self._known_before.get(gfid)
+        if known is None or req.fd.gfid != gfid:
             return False
-        stat, acl, sent, removals = known
+        mode, uid, gid, acl, sent, removals = known
         if removals != self._removals or self.graph.reactor.time() - sent > _BELIEVED:
             return False
-        return lets(stat, acl, req.caller, _WANTS[req.flags & O_ACCMODE])
+        return lets(mode, uid, gid, acl, req.caller, _WANTS[req.flags & O_ACCMODE])
 
     # -- fops of an fd that may do without ---------------------------------------------------------------------------
 
@@ -224,9 +233,8 @@ class OpenBehind(Xlator):
             return
         self._changes += 1
         for loc in req.targets():
-            inode = self.graph.inodes.find(loc.gfid)
-            if inode is not None:
-                self._known.pop(inode)
+            self._known.pop(loc.gfid, None)
+            self._known_before.pop(loc.gfid, None)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -239,19 +247,20 @@ class OpenBehind(Xlator):
         return self._deferrals.figures()
 
 
-def lets(stat: Iatt, acl: bool, caller: Caller, want: int) -> bool:
-    """Tell whether the mode bits let a caller have `want` (4 read, 2 write), as far as they alone can tell.
+def lets(mode: int, uid: int, gid: int, acl: bool, caller: Caller, want: int) -> bool:
+    """Tell whether it is sure that a caller has `want` (4 read, 2 write) on a file.
 
     Args:
-        acl: whether there is, or may be, an ACL, which only the owner's bits say nothing less than.
+        mode, uid, gid: of the file.
+        acl: whether it has an ACL, or may have one: then only its owner's bits say all.
     """
     if not caller.uid:
         return True
-    if caller.uid == stat.uid:
-        return not want & ~(stat.mode >> 6)
+    if caller.uid == uid:
+        return not want & ~(mode >> 6)
     if acl:
         return False
-    return not want & ~(stat.mode >> 3 if stat.gid == caller.gid or stat.gid in caller.groups else stat.mode)
+    return not want & ~(mode >> 3 if gid == caller.gid or gid in caller.groups else mode)
 
 
 @functools.lru_cache(None)
