@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint long bench docs clean
+.PHONY: demo test lint long fuzz bench docs clean
 
 demo: $(STAMP)
 	$(BIN)/glustx demo
@@ -20,6 +20,12 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Bytes of hostile peers, guided by coverage; SECONDS=3600 for an hour. Skips where atheris has no wheel.
+SECONDS ?= 60
+fuzz: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: atheris || true
+	$(BIN)/python -m fuzz --seconds $(SECONDS)
 
 # Costs per fop, then offload against writes, then glustx against stock (root and stock peers; minutes on a quiet machine).
 bench: $(STAMP)

@@ -206,13 +206,13 @@ class Xdata(Mapping[bytes, Any]):
         return Xdata({k: v for k, v in self.typed() if k not in keys})
 
     def text(self, key: bytes, default: str = "") -> str:
-        """Return a string value, whatever its wire type, without its trailing NUL."""
+        """Return a string or number as text, without its trailing NUL; `default` for attributes or times."""
         value = self.get(key)
-        if value is None:
-            return default
         if isinstance(value, (int, float)):
             return str(value)
-        return bytes(value).rstrip(b"\0").decode("utf-8", "surrogateescape")
+        if not isinstance(value, bytes):
+            return default
+        return value.rstrip(b"\0").decode("utf-8", "surrogateescape")
 
     def number(self, key: bytes, default: int = 0) -> int:
         """Return a number, whether it was sent as one or as decimal text; `default` when it is neither."""
