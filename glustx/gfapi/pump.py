@@ -15,7 +15,6 @@ import heapq
 import itertools
 import logging
 import os
-import selectors
 import socket
 import threading
 import time
@@ -30,6 +29,7 @@ from glustx.gfapi.errors import UNDO_SECONDS, late
 from glustx.gfapi.interrupt import Guard, Guarded, inside, pending, raise_pending, waiting
 from glustx.gfapi.pump_socket import Dial, SocketChannel
 from glustx.gfapi.waker import Waker
+from glustx.gfapi.watch import EVENT_READ, Handler, make_watch
 from glustx.rpc.channel import Address, Receiver
 from glustx.runtime import Run, TimerHandle, drive, turn
 
@@ -120,9 +120,7 @@ class Pump:
         self._mutex = threading.Lock()
         self._guard = Guard()
         self._guarded = Guarded(self._mutex)
-        self._selector = selectors.DefaultSelector()
-        # epoll and kqueue take a change while another thread waits in them; the others have to be woken.
-        self._live = hasattr(self._selector, "fileno")
+        self._selector = make_watch()
         self._timers: list[tuple[float, int, _Timer]] = []
         self.dead_timers = 0
         self._order = itertools.count()
@@ -134,7 +132,7 @@ class Pump:
         self._asleep = False
         self._woken = False
         self._waker = Waker()
-        self._selector.register(self._waker.fd, selectors.EVENT_READ, None)
+        self._selector.register(self._waker.fd, EVENT_READ, None)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         _pumps.add(self)
@@ -281,9 +279,8 @@ class Pump:
         left = max(0.0, timers[0][0] - time.monotonic())
         return left if most is None or left < most else most
 
-    def _react(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
-        for key, mask in ready:
-            handler = key.data
+    def _react(self, ready: list[tuple[Handler | None, int]]) -> None:
+        for handler, mask in ready:
             if handler is None:
                 self._waker.drain()
                 self._woken = False
@@ -356,7 +353,7 @@ class Pump:
             self._selector.register(sock, new, handler)
         else:
             self._selector.modify(sock, new, handler)
-        if not self._live:
+        if not self._selector.live:
             self.wake()
 
     def resolve(self, host: str, port: int, found: Callable[[list[tuple[int, Any]], Exception | None], None]) -> None:
