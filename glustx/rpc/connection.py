@@ -10,11 +10,12 @@ import errno
 import logging
 import struct
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import ClassVar
 
 from glustx.rpc import message
 from glustx.rpc.channel import Channel, Piece
-from glustx.rpc.record import RECORD_LIMIT, RecordBuffer, frame
+from glustx.rpc.record import BURST, RECORD_LIMIT, Budget, RecordBuffer, frame
 from glustx.rpc.xdr import XdrError
 
 log = logging.getLogger("glustx.rpc")
@@ -75,18 +76,27 @@ class RpcConnection:
     Args:
         programs: (prog, vers) to handler, for calls that arrive; None for a pure client.
         limit: longest record that is accepted.
+        budget: what large records may take; the process's own when None.
 
     Class attributes:
         throttles: whether a peer that does not take what is sent is not read from either. A client must not do so:
             two ends that both wait for the other to read would wait for ever.
+        long_turn: seconds that this connection should leave to others after; the number of records that are dealt with
+            in one go follows from how long they take. None for the same number always.
     """
 
     throttles: ClassVar[bool] = True
+    long_turn: ClassVar[float | None] = None
 
-    def __init__(self, programs: Mapping[tuple[int, int], Handler] | None = None, limit: int = RECORD_LIMIT) -> None:
+    def __init__(
+        self,
+        programs: Mapping[tuple[int, int], Handler] | None = None,
+        limit: int = RECORD_LIMIT,
+        budget: Budget | None = None,
+    ) -> None:
         self.programs: Mapping[tuple[int, int], Handler] = programs if programs is not None else {}
         self.channel: Channel | None = None
-        self.records = RecordBuffer(limit)
+        self.records = RecordBuffer(limit, budget)
         self.out: list[Piece] = []
         self.waiting: dict[int, ReplyTo] = {}
         self.calls = 0
@@ -128,7 +138,7 @@ class RpcConnection:
         records = self.records
         self._in_turn = True
         try:
-            while records.feed(nbytes, self._record):
+            while self._feed(nbytes):
                 nbytes = 0
                 if self.out:
                     self.flush()
@@ -147,6 +157,19 @@ class RpcConnection:
             self._in_turn = False
             if self.out:
                 self.flush()
+
+    def _feed(self, nbytes: int) -> bool:
+        records, long = self.records, self.long_turn
+        if long is None:
+            return records.feed(nbytes, self._record)
+        began = perf_counter()
+        more = records.feed(nbytes, self._record)
+        took = perf_counter() - began
+        if took > long:
+            records.burst = max(1, records.burst // 2)
+        elif more and took < long / 4:
+            records.burst = min(BURST, records.burst * 2)
+        return more
 
     def connection_lost(self, error: Exception | None) -> None:
         """The stream is gone: every call that waits fails."""
@@ -223,8 +246,12 @@ class RpcConnection:
             self._broken = True
             self.records.held = True
             self.out.clear()
-            log.warning("%s: %s; connection closed", channel.peer, reason)
+            self.complain(channel.peer, f"{reason}; connection closed")
             channel.abort(reason)
+
+    def complain(self, peer: str, text: str) -> None:
+        """Warn of a peer; a server that anybody may connect to says less."""
+        log.warning("%s: %s", peer, text)
 
     # -- calls and replies ------------------------------------------------------------------------------------------
 

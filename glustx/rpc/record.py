@@ -25,11 +25,26 @@ _U32 = struct.Struct(">I")
 
 
 class Budget:
-    """Bytes that all receive buffers of the process beyond their usual size may take together."""
+    """Bytes that receive buffers beyond their usual size may take.
 
-    def __init__(self, limit: int = BUDGET) -> None:
+    Args:
+        limit: all that share the budget together.
+        each: one connection alone; None leaves it all there is.
+    """
+
+    def __init__(self, limit: int = BUDGET, each: int | None = None) -> None:
         self.limit = limit
+        self.each = each
         self.used = 0
+
+    def claim(self, had: int, wanted: int) -> None:
+        """Change what one connection takes from `had` to `wanted` bytes; XdrError when it is too much."""
+        if wanted > had:
+            if self.each is not None and wanted > self.each:
+                raise XdrError(f"a record that needs {wanted} bytes; one connection may have {self.each}")
+            if self.used - had + wanted > self.limit:
+                raise XdrError("the budget for large records is used up")
+        self.used += wanted - had
 
 
 _process_budget = Budget()
@@ -56,13 +71,27 @@ class RecordBuffer:
 
     Attributes:
         held: set it to keep records that have arrived from being handed out, from the next one on.
+        burst: records handed out in one go.
     """
 
-    __slots__ = ("_budget", "_claimed", "_end", "_fragments", "_now", "_spare", "_start", "_whole", "held", "limit")
+    __slots__ = (
+        "_budget",
+        "_claimed",
+        "_end",
+        "_fragments",
+        "_now",
+        "_spare",
+        "_start",
+        "_whole",
+        "burst",
+        "held",
+        "limit",
+    )
 
     def __init__(self, limit: int = RECORD_LIMIT, budget: Budget | None = None) -> None:
         self.limit = limit
         self.held = False
+        self.burst = BURST
         self._budget = budget or _process_budget
         self._claimed = 0
         self._now = Buffer(FIRST_SIZE)
@@ -135,9 +164,7 @@ class RecordBuffer:
     def _claim(self, size: int) -> None:
         """Account for a buffer of `size` bytes and for what there is of a record in fragments."""
         extra = max(0, size - USUAL_SIZE) + (len(self._whole) if self._whole is not None else 0)
-        if self._budget.used - self._claimed + extra > self._budget.limit:
-            raise XdrError("the budget for large records is used up")
-        self._budget.used += extra - self._claimed
+        self._budget.claim(self._claimed, extra)
         self._claimed = extra
 
     def close(self) -> None:
@@ -150,12 +177,12 @@ class RecordBuffer:
     def feed(self, nbytes: int, record: Callable[[memoryview, int, int], None]) -> bool:
         """Take note of `nbytes` that arrived in `room()` and call `record(view, pos, end)` for each whole record.
 
-        Returns True when it stopped before the last one: after BURST records or because of `held`; feeding 0 bytes
+        Returns True when it stopped before the last one: after `burst` records or because of `held`; feeding 0 bytes
         goes on. Raises XdrError for a record that is too long or in pieces without end.
         """
         self._end += nbytes
         buf, view = self._now.buf, self._now.view
-        for _ in range(BURST):
+        for _ in range(self.burst):
             if self.held:
                 return True
             start = self._start

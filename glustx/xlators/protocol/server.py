@@ -14,16 +14,19 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from glustx.errors import GraphError, OptionError
-from glustx.options import OptionSet, Seconds, option, wildcard
+from glustx.options import OptionSet, Seconds, Size, option, wildcard
 from glustx.rpc.callbacks import body_of, encode_callback
 from glustx.rpc.channel import Address, Listener
+from glustx.rpc.complaints import Complaints
 from glustx.rpc.fop_programs import FOPS_400
 from glustx.rpc.message import Call
+from glustx.rpc.record import Budget
 from glustx.runtime import TimedOut, Waiter, wait_for
 from glustx.values import Caller
 from glustx.xlator import Event, Xlator
 from glustx.xlators.protocol.server_auth import ACCEPT, NOBODY, authorise, by_login, host_names, squashed
 from glustx.xlators.protocol.server_session import ServerSession
+from glustx.xlators.protocol.server_strangers import Strangers
 
 log = logging.getLogger("glustx.protocol.server")
 
@@ -73,6 +76,23 @@ class Server(Xlator):
             -1, "Another spelling of the limit.", key="server.outstanding-rpc-limit", low=-1, high=65536, live=True
         )
         fds_per_client: int = option(65536, "Fds that one connection may hold.", low=1, high=1 << 20, live=True)
+        memory_per_connection: Size = option(
+            Size(256 << 20),
+            "Bytes that the records of one connection may take beyond 1.25 MiB; one that needs more is closed.",
+            low=1 << 20,
+            live=True,
+        )
+        memory_limit: Size = option(Size(1 << 30), "The same for all connections together.", low=1 << 20, live=True)
+        stranger_limit: int = option(
+            1024,
+            "Connections that have not come through SETVOLUME; with one more the oldest is closed.",
+            low=1,
+            high=65536,
+            live=True,
+        )
+        stranger_timeout: Seconds = option(
+            Seconds(30), "Seconds that a connection has for SETVOLUME; 0 for no end.", low=0, live=True
+        )
         volume_id: str = option("", "Volume id that SETVOLUME must name, when it names one.")
         grace_timeout: Seconds = option(0, "Accepted for stock volfiles; a client that is gone is gone at once.")
         accepted = (
@@ -117,6 +137,12 @@ class Server(Xlator):
         self.listener: Listener | None = None
         self.stopping = False
         self._empty: Waiter[None] | None = None
+        self.budget = Budget()
+        self.complaints = Complaints(log, lambda: self.graph.reactor.time())
+        self.strangers = Strangers(
+            lambda: self.graph.reactor, lambda: (self.options.stranger_limit, self.options.stranger_timeout)
+        )
+        self._set_budget()
         self.closed_rpcs = self.closed_received = self.closed_sent = 0
 
     @property
@@ -155,6 +181,8 @@ class Server(Xlator):
             self.listener.close()
             self.listener = None
         self.stopping = True
+        self.strangers.close()
+        self.complaints.flush()
         for session in list(self.sessions):
             session.drop("the server is going down")
         if self.sessions:
@@ -196,9 +224,13 @@ class Server(Xlator):
         return squashed(caller, options.all_squash, options.anonuid, options.anongid, trusted)
 
     def options_changed(self, old: Any) -> None:
-        """Judge the clients' callers anew."""
+        """Judge the clients' callers anew; connections that take too much by now keep it until it is dealt with."""
+        self._set_budget()
         for session in self.sessions:
             session.forget_callers()
+
+    def _set_budget(self) -> None:
+        self.budget.limit, self.budget.each = self.options.memory_limit, self.options.memory_per_connection
 
     def joined(self, session: ServerSession) -> None:
         """A connection has come through SETVOLUME."""
@@ -241,7 +273,10 @@ class Server(Xlator):
         return {
             "address": str(self.address or ""),
             "connections": len(self.sessions),
+            "strangers": len(self.strangers),
             "clients": len(self.clients),
+            "warnings": self.complaints.total,
+            "memory_of_large_records": self.budget.used,
             "fds": sum(len(s.fds) for s in self.sessions),
             "under_way": sum(len(s.runs) for s in self.sessions),
             "rpcs": self.closed_rpcs + sum(s.served for s in self.sessions),

@@ -12,7 +12,7 @@ import functools
 import heapq
 import logging
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from glustx import fops
 from glustx.errors import FopCancelled, FopError
@@ -49,6 +49,8 @@ _MAX_CREDS = 1024
 
 # A client that has not been let in has nothing longer to say than its SETVOLUME.
 STRANGER_LIMIT = 64 << 10
+# Calls of a new connection that are dealt with in one go, until it is known how long they take.
+FIRST_BURST = 16
 # From here on a client whose WRITEs wait, each with its receive buffer, is not read from.
 PAYLOAD_HIGH = 64 << 20
 
@@ -119,8 +121,11 @@ class ServerSession(RpcConnection):
         server: the translator it belongs to.
     """
 
+    long_turn: ClassVar[float | None] = 0.005
+
     def __init__(self, server: Server) -> None:
-        super().__init__(self._cold_programs(), STRANGER_LIMIT)
+        super().__init__(self._cold_programs(), STRANGER_LIMIT, server.budget)
+        self.records.burst = FIRST_BURST
         self.server = server
         self.client = ""
         self.bound: dict[int, _Entry] = {}
@@ -148,6 +153,8 @@ class ServerSession(RpcConnection):
         self.server.sessions.add(self)
         if self.server.stopping:  # it was accepted just before the listener was closed
             self.drop("the server is going down")
+        else:
+            self.server.strangers.enter(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         """The client is gone: call off what it has under way, give its fds back, then tell the others."""
@@ -155,6 +162,7 @@ class ServerSession(RpcConnection):
         if self._lost:
             return
         self._lost = True
+        self.server.strangers.leave(self)
         for run in list(self.runs):
             run.cancel()
         self._gone_when_idle()
@@ -163,6 +171,14 @@ class ServerSession(RpcConnection):
         """End the connection from this side."""
         if self.channel is not None:
             self.channel.abort(reason)
+
+    def turn_away(self, why: str) -> None:
+        """End the connection of somebody who has not come through SETVOLUME."""
+        self.broken(why)
+
+    def complain(self, peer: str, text: str) -> None:
+        """Warn of the peer, as often as its host deserves."""
+        self.server.complaints.say(peer, text)
 
     def _gone_when_idle(self) -> None:
         if self.runs or not self._lost:
@@ -426,13 +442,14 @@ class ServerSession(RpcConnection):
             return self._refuse(call.xid, errno.ENOENT, "mounts of a subdirectory are not offered")
         self.trusted = self.server.trusts(child, text(b"username"), text(b"password"))
         self._joining = True
+        self.server.strangers.leave(self)
         looked = fops.Lookup(ROOT_LOC, caller=Caller(client=text(b"process-uuid")))
         drive(
             child.table[fops.Lookup](looked), functools.partial(self._looked_up, call.xid, child, text(b"process-uuid"))
         )
 
     def _refuse(self, xid: int, code: int, why: str) -> None:
-        log.warning("%s: SETVOLUME refused: %s", self.peer, why)
+        self.complain(self.peer, f"SETVOLUME refused: {why}")
         pairs = dict_v1.pack_all({"ERROR": why})
         self.reply(xid, p.SetvolumeReply(-1, code, pairs).encode())
 
@@ -441,6 +458,7 @@ class ServerSession(RpcConnection):
         if self._lost:
             return
         if error is not None:
+            self.server.strangers.enter(self)
             code = error.errno if isinstance(error, FopError) else errno.EIO
             return self._refuse(xid, code, f"the brick's root does not answer: {error}")
         self.client = client
