@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import select
 import selectors
-import socket
 import sys
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -34,7 +33,7 @@ class Watch(Protocol):
         """Leave a socket alone; to be called before it is closed."""
 
     def select(self, timeout: float | None) -> list[tuple[Handler | None, int]]:
-        """Wait for at most `timeout` seconds (None: for ever); return the handlers with what their sockets are for."""
+        """Wait for `timeout` seconds at most (None: for ever); return handlers, with what their sockets are ready for."""
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -46,10 +45,22 @@ class SelectorWatch:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self.live = hasattr(self._selector, "fileno")  # epoll and kqueue
-        self.register = self._selector.register
-        self.modify = self._selector.modify
-        self.unregister = self._selector.unregister
-        self.close = self._selector.close
+
+    def register(self, sock: Any, mask: int, handler: Handler | None) -> None:
+        """Watch a socket (or a descriptor) for the events of `mask`."""
+        self._selector.register(sock, mask, handler)
+
+    def modify(self, sock: Any, mask: int, handler: Handler | None) -> None:
+        """Watch for other events."""
+        self._selector.modify(sock, mask, handler)
+
+    def unregister(self, sock: Any) -> None:
+        """Leave a socket alone; to be called before it is closed."""
+        self._selector.unregister(sock)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._selector.close()
 
     def select(self, timeout: float | None) -> list[tuple[Handler | None, int]]:
         """Wait for at most `timeout` seconds."""
@@ -72,19 +83,19 @@ if sys.platform == "linux":
             self._handlers: dict[int, Handler | None] = {}
             self._poll = self._epoll.poll
 
-        def register(self, sock: socket.socket | int, mask: int, handler: Handler | None) -> None:
+        def register(self, sock: Any, mask: int, handler: Handler | None) -> None:
             """Watch a socket (or a descriptor) for the events of `mask`."""
             number = sock if isinstance(sock, int) else sock.fileno()
             self._epoll.register(number, _EVENTS[mask])
             self._handlers[number] = handler
 
-        def modify(self, sock: socket.socket | int, mask: int, handler: Handler | None) -> None:
+        def modify(self, sock: Any, mask: int, handler: Handler | None) -> None:
             """Watch for other events."""
             number = sock if isinstance(sock, int) else sock.fileno()
             self._epoll.modify(number, _EVENTS[mask])
             self._handlers[number] = handler
 
-        def unregister(self, sock: socket.socket | int) -> None:
+        def unregister(self, sock: Any) -> None:
             """Leave a socket alone; to be called before it is closed."""
             number = sock if isinstance(sock, int) else sock.fileno()
             del self._handlers[number]

@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from glustx.errors import FopError
 from glustx.fops import Fop
 from glustx.gfapi import Source, Volume
 from glustx.gfapi.pump import Pump
+from glustx.gfapi.watch import EVENT_READ, EVENT_WRITE, SelectorWatch, make_watch
 from glustx.runtime import Lock, TimedOut, Waiter, sleep, spawn
 from tests.kit import ROOT
 from tests.t2_graph.gfapi_faces import MEMORY, fails
@@ -681,3 +683,27 @@ def test_calls_beside_one_that_waits_for_long_leave_nothing_behind(pump):
     pump.post(lambda: wait.set(None))
     thread.join(10)
     assert pump.holder is None
+
+
+@pytest.mark.parametrize("kind", [SelectorWatch, type(make_watch())])
+def test_a_watch_tells_what_sockets_are_ready_for(kind: type[Any]) -> None:
+    watch = kind()
+    ours, theirs = socket.socketpair()
+    heard: list[int] = []
+    with ours, theirs:
+        watch.register(ours, EVENT_READ, heard.append)
+        assert watch.select(0) == []
+        theirs.send(b"x")
+        assert watch.select(5) == [(heard.append, EVENT_READ)]
+        watch.modify(ours, EVENT_READ | EVENT_WRITE, heard.append)
+        assert watch.select(5) == [(heard.append, EVENT_READ | EVENT_WRITE)]
+        ours.recv(1)
+        watch.modify(ours, EVENT_WRITE, None)
+        assert watch.select(5) == [(None, EVENT_WRITE)]
+        watch.modify(ours, EVENT_READ, heard.append)
+        theirs.close()
+        (found,) = watch.select(5)
+        assert found[1] & EVENT_READ, "the end of the stream is something to read"
+        watch.unregister(ours)
+        assert watch.select(0) == []
+    watch.close()
