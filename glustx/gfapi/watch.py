@@ -33,7 +33,7 @@ class Watch(Protocol):
         """Leave a socket alone; to be called before it is closed."""
 
     def select(self, timeout: float | None) -> list[tuple[Handler | None, int]]:
-        """Wait for `timeout` seconds at most (None: for ever); return handlers, with what their sockets are ready for."""
+        """Wait for `timeout` seconds at most (None: for ever); return handlers and what they are to deal with."""
 
     def close(self) -> None:
         """Give the descriptor back."""
