@@ -21,6 +21,7 @@ import glustx.xlators
 from glustx.errors import GraphError, OptionError
 from glustx.inode import InodeTable
 from glustx.options import OptionSet
+from glustx.rpc.tls import Tls
 from glustx.runtime import Reactor, Waiter, fan_out
 from glustx.volfile import Volfile
 from glustx.volfile import parse as parse_volfile
@@ -82,6 +83,8 @@ class Surroundings:
         network: how protocol/client connects (see `glustx.rpc.transport`); None where no network is wanted.
         workers: threads for calls that block; the process's own by default.
         host, volume: for messages that people read.
+        tls: secures connections with volume servers, None where they are not; its files come before those that a
+            volfile names for bricks.
     """
 
     def __init__(
@@ -91,12 +94,14 @@ class Surroundings:
         workers: Workers | None = None,
         host: str = "localhost",
         volume: str = "",
+        tls: Tls | None = None,
     ) -> None:
         self.reactor = reactor
         self.network = network
         self.workers = workers or shared()
         self.host = host
         self.volume = volume
+        self.tls = tls
 
 
 class Graph:

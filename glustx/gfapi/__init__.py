@@ -19,6 +19,7 @@ from glustx.gfapi.results import Dirent, LockInfo, StatResult, StatvfsResult
 from glustx.gfapi.source import Source
 from glustx.gfapi.sync import File, Volume
 from glustx.gfapi.url import GlusterURL, parse_url
+from glustx.rpc.tls import Tls
 
 if TYPE_CHECKING:
     from glustx.gfapi.aio import AsyncFile, AsyncVolume
@@ -40,6 +41,7 @@ __all__ = [
     "Source",
     "StatResult",
     "StatvfsResult",
+    "Tls",
     "Volume",
     "VolumeNotMounted",
     "parse_url",

@@ -33,6 +33,7 @@ from glustx.gfapi.tables import FileTable, VolumeTable
 from glustx.gfapi.twins import Asynchronous
 from glustx.gfapi.url import DEFAULT_PORT
 from glustx.gfapi.volume import VolumeCore, make_caller
+from glustx.rpc.tls import Tls
 from glustx.rpc.transport import AsyncioNetwork, AsyncioReactor
 from glustx.runtime import Run, drive, turn
 from glustx.values import gfid_text
@@ -151,6 +152,10 @@ class AsyncVolume(Personas, VolumeTable, _InLoop):
         timeout: seconds that a call may take before it raises TimeoutError; without limit by default. A brick may still
             do what it was asked. `using(timeout=...)` of a volume or a file sets another limit for some calls.
         mount_timeout: seconds to wait for the volume to answer.
+        tls: what secures connections with volume servers: `Tls(own_cert=..., private_key=..., ca_list=...)`, True for
+            stock's files in /etc/ssl, False for nothing; by default they are secured where stock's are, on machines
+            with /var/lib/glusterd/secure-access. With bricks it is the volume's option client.ssl that decides; the
+            files given here are used there as well.
 
     Raises:
         LibgfapiException: a protocol, port, host or name that cannot be.
@@ -172,10 +177,11 @@ class AsyncVolume(Personas, VolumeTable, _InLoop):
         umask: int | None = None,
         timeout: float | None = None,
         mount_timeout: float = 30.0,
+        tls: Tls | bool | None = None,
     ) -> None:
         self._owner = False
         found = describe(hosts, volname, proto, port)
-        self._source = found.source
+        self._source = found.source.secured(tls)
         self.hosts = list(found.hosts)
         self.volname = found.source.volume
         self.protocol = proto

@@ -38,6 +38,8 @@ class SocketChannel:
         peer: address of the other side, for messages.
     """
 
+    identity: str | None = None
+
     def __init__(self, pump: Pump, sock: socket.socket, receiver: Receiver, peer: str) -> None:
         self.peer = peer
         self.received = 0

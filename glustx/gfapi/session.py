@@ -168,7 +168,9 @@ class Session:
 
     async def _bring_up(self, text: str) -> Graph:
         """Return the running graph of a volfile, once its root answers."""
-        surroundings = Surroundings(self.reactor, self.network, self.workers, host=self.host, volume=self.volume)
+        surroundings = Surroundings(
+            self.reactor, self.network, self.workers, host=self.host, volume=self.volume, tls=self.source.tls
+        )
         graph = Graph.load(text, surroundings, source=self.source.origin, strict=self.source.trusted)
         up: Waiter[None] = Waiter()
 

@@ -13,6 +13,7 @@ import msgspec
 from glustx import volgen
 from glustx.gfapi.url import GlusterURL, is_url, parse_hosts, parse_url
 from glustx.rpc.channel import Address
+from glustx.rpc.tls import Tls, of_machine
 
 SourceLike = Union[str, "os.PathLike[str]", Iterable[str], GlusterURL, "Source"]
 
@@ -27,6 +28,8 @@ class Source(msgspec.Struct, frozen=True):
         host: for messages.
         addresses: volume servers, tried in order.
         trusted: True for a local text (unknown options are errors), False for one that a server sends.
+        tls: secures connections with volume servers, None where they are not; its files come before those that a
+            volfile names for bricks.
     """
 
     volume: str
@@ -35,6 +38,7 @@ class Source(msgspec.Struct, frozen=True):
     host: str = "localhost"
     addresses: tuple[Address, ...] = ()
     trusted: bool = True
+    tls: Tls | None = None
 
     @classmethod
     def of(cls, source: SourceLike, volume: str = "") -> Source:
@@ -74,6 +78,19 @@ class Source(msgspec.Struct, frozen=True):
             raise ValueError(f"{source!r} is no URL, file or folder; for a host, name the volume as well")
         hosts = os.fspath(source) if isinstance(source, os.PathLike) else source
         return cls.served(parse_hosts(hosts), volume)
+
+    def secured(self, tls: Tls | bool | None) -> Source:
+        """Return this source with its volume servers behind TLS, or not.
+
+        Args:
+            tls: files to use; True for stock's in /etc/ssl; False for no TLS; None for what this source says, else for
+                what this machine does (TLS where /var/lib/glusterd/secure-access exists).
+        """
+        if tls is None:
+            tls = self.tls or of_machine()
+        found = (Tls() if tls else None) if isinstance(tls, bool) else tls
+        addresses = tuple(msgspec.structs.replace(address, tls=found) for address in self.addresses)
+        return msgspec.structs.replace(self, tls=found, addresses=addresses)
 
     @classmethod
     def served(cls, addresses: tuple[Address, ...], volume: str) -> Source:

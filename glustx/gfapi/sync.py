@@ -32,6 +32,7 @@ from glustx.gfapi.twins import Blocking, Straight, straight_iter
 from glustx.gfapi.url import DEFAULT_PORT
 from glustx.gfapi.volume import VolumeCore, make_caller
 from glustx.inode import O_ACCMODE
+from glustx.rpc.tls import Tls
 from glustx.values import gfid_text
 
 _open_volumes: weakref.WeakSet[Volume] = weakref.WeakSet()
@@ -59,6 +60,10 @@ class Volume(Personas, VolumeTable, Blocking):
         timeout: seconds that a call may take before it raises TimeoutError; without limit by default. A brick may still
             do what it was asked. `using(timeout=...)` of a volume or a file sets another limit for some calls.
         mount_timeout: seconds to wait for the volume to answer.
+        tls: what secures connections with volume servers: `Tls(own_cert=..., private_key=..., ca_list=...)`, True for
+            stock's files in /etc/ssl, False for nothing; by default they are secured where stock's are, on machines
+            with /var/lib/glusterd/secure-access. With bricks it is the volume's option client.ssl that decides; the
+            files given here are used there as well.
 
     Raises:
         LibgfapiException: a protocol, port, host or name that cannot be.
@@ -81,10 +86,11 @@ class Volume(Personas, VolumeTable, Blocking):
         umask: int | None = None,
         timeout: float | None = None,
         mount_timeout: float = 30.0,
+        tls: Tls | bool | None = None,
     ) -> None:
         self._owner = False
         found = describe(hosts, volname, proto, port)
-        self._source = found.source
+        self._source = found.source.secured(tls)
         self.hosts = list(found.hosts)
         self.volname = found.source.volume
         self.protocol = proto

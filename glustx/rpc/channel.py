@@ -12,15 +12,21 @@ from typing import Protocol, Union
 
 import msgspec
 
+from glustx.rpc.tls import Tls
+
 Piece = Union[bytes, bytearray, memoryview]
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where to connect or listen: a unix socket's path, or a host (name, IPv4, IPv6) and a port."""
+    """Where to connect or listen: a unix socket's path, or a host (name, IPv4, IPv6) and a port.
+
+    `tls` is what `getspec.connect` secures a connection with; unix sockets are never secured.
+    """
 
     host: str = "127.0.0.1"
     port: int = 0
     path: str = ""
+    tls: Tls | None = None
 
     def __str__(self) -> str:
         if self.path:
@@ -29,11 +35,18 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class Channel(Protocol):
-    """A connected byte stream."""
+    """A connected byte stream; `identity` is the common name in the peer's certificate, None without TLS."""
 
     peer: str
-    received: int
-    sent: int
+    identity: str | None
+
+    @property
+    def received(self) -> int:
+        """Return how many bytes have come over the wire."""
+
+    @property
+    def sent(self) -> int:
+        """Return how many bytes have gone over the wire."""
 
     def write(self, pieces: Sequence[Piece]) -> None:
         """Send the pieces in order. What cannot be sent at once is copied, so the caller may reuse its buffers."""

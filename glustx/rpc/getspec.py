@@ -9,7 +9,9 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import msgspec
 
 from glustx.errors import FopError
 from glustx.rpc import dict_v1, message
@@ -19,6 +21,9 @@ from glustx.rpc.connection import RpcConnection
 from glustx.rpc.xdr import XdrError
 from glustx.runtime import Reactor, Run, TimedOut, TimerHandle, Waiter, drive, wait_for
 from glustx.values import Caller
+
+if TYPE_CHECKING:
+    from glustx.rpc.tls_stream import TlsClient
 
 log = logging.getLogger("glustx.rpc")
 
@@ -93,15 +98,25 @@ def own_credential() -> bytes:
 async def connect(network: Network, reactor: Reactor, address: Address, timeout: float) -> Dialled:
     """Return a connection to `address`; OSError (TimeoutError after `timeout` seconds) when there is none."""
     connection = Dialled()
-    network.dial(address, connection)
+    secured: TlsClient | None = None
+    if address.tls is not None and not address.path:
+        from glustx.rpc.tls_stream import TlsClient  # few need the ssl module
+
+        secured = TlsClient(connection, address.tls, reactor, timeout)
+        address = msgspec.structs.replace(address, tls=None)
+    network.dial(address, secured or connection)
     try:
         return await wait_for(reactor, connection.ready, timeout)
     except TimedOut:
-        raise TimeoutError(errno.ETIMEDOUT, f"no answer in {timeout:g} s") from None
+        what = "end of the TLS handshake" if secured is not None and secured.connected else "answer"
+        raise TimeoutError(errno.ETIMEDOUT, f"no {what} in {timeout:g} s") from None
     except BaseException as error:
         connection.ready.fail(error)
         connection.hang_up()
         raise
+    finally:
+        if secured is not None and connection.channel is None:
+            secured.abort("nobody waits for the TLS handshake any more")
 
 
 class VolumeServers:
@@ -190,7 +205,7 @@ class VolumeServers:
             for word in dict_v1.text(pairs, key).split():
                 host, _, port = word.rpartition(":")
                 if host and port.isascii() and port.isdigit() and 0 < int(port) < 65536:
-                    address = Address(host.strip("[]"), int(port))
+                    address = Address(host.strip("[]"), int(port), tls=self.addresses[0].tls)
                     if address not in self.addresses and len(self.addresses) < MAX_SERVERS:
                         self.addresses.append(address)
 

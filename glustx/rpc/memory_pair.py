@@ -30,6 +30,8 @@ class MemoryChannel:
         chunk: most bytes in one read.
     """
 
+    identity: str | None = None
+
     def __init__(self, reactor: Reactor, receiver: Receiver, peer: str, chunk: int) -> None:
         self.peer = peer
         self.received = 0

@@ -83,6 +83,8 @@ def _immutable(piece: Piece) -> bool:
 class Stream(asyncio.BufferedProtocol):
     """One socket in an event loop, as a Channel for its receiver."""
 
+    identity: str | None = None
+
     def __init__(self, receiver: Receiver, closed: Callable[[Stream], None] | None = None) -> None:
         self.receiver = receiver
         self.peer = "?"
@@ -105,7 +107,7 @@ class Stream(asyncio.BufferedProtocol):
             if sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.peer = _peer_name(sock)
-            if _HAS_WRITEV and transport.get_extra_info("sslcontext") is None:
+            if _HAS_WRITEV:
                 self._fd = sock.fileno()
         self._transport.set_write_buffer_limits(high=4 << 20, low=1 << 20)
         turn(self.receiver.connection_made, self)

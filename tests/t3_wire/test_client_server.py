@@ -179,7 +179,6 @@ def test_auth_of_ports_and_strict_logins() -> None:
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("option transport.socket.ssl-enabled on", "ssl-enabled"),
         ("option transport-type unix", "listen-path"),
         ("option auth.addr./brick.reject 10.0.0.1,evil.example", "evil.example"),
     ],
@@ -189,9 +188,7 @@ def test_what_a_user_would_rely_on_is_refused(text: str, key: str) -> None:
         Graph.load(SERVER.format(options=text), Surroundings(ManualReactor()))
 
 
-@pytest.mark.parametrize(
-    "text", ["option transport.socket.ssl-enabled on", "option subdir-mount /a", "option transport-type unix"]
-)
+@pytest.mark.parametrize("text", ["option subdir-mount /a", "option transport-type unix"])
 def test_clients_refuse_as_well(text: str) -> None:
     with pytest.raises(OptionError):
         Graph.load(CLIENT.format(options=text), Surroundings(ManualReactor()))

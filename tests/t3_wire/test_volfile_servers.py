@@ -311,8 +311,8 @@ def test_a_brick_that_refuses_only_at_the_second_attempt(world: World, mount: Mo
     [
         ("volume r\n type cluster/replicate\n subvolumes dht\nend-volume", "type cluster/replicate is refused"),
         ("volume x\n type performance/magic\n subvolumes dht\nend-volume", "unknown translator type performance/magic"),
-        ("volume x\n type protocol/client\n option remote-subvolume /b\n option transport.socket.ssl-enabled on\n"
-         "end-volume\nvolume y\n type features/snapview-client\n subvolumes dht x\nend-volume", "ssl-enabled"),
+        ("volume x\n type protocol/client\n option remote-subvolume /b\n option subdir-mount /d\n"
+         "end-volume\nvolume y\n type features/snapview-client\n subvolumes dht x\nend-volume", "subdir-mount"),
     ],
 )  # fmt: skip
 def test_a_volfile_that_cannot_be_run(world: World, mount: Mounter, more: str, said: str) -> None:

@@ -32,6 +32,7 @@ from glustx.xdata_memo import XdataMemo
 from glustx.xlator import ALL, Event, Xlator, handles
 from glustx.xlators.protocol.client_link import ClientLink, Unanswered, text_of
 from glustx.xlators.protocol.client_locks import LockBook
+from glustx.xlators.protocol.tls_options import TlsOptions
 
 log = logging.getLogger("glustx.protocol.client")
 
@@ -64,7 +65,7 @@ class Client(Xlator):
 
     subvolume_count: ClassVar[tuple[int, int | None]] = (0, 0)
 
-    class Options(OptionSet):
+    class Options(TlsOptions):
         """Where the brick is and how long to wait for it."""
 
         remote_host: str = option("127.0.0.1", "Host of the volume server and the brick.")
@@ -90,7 +91,6 @@ class Client(Xlator):
             live=True,
         )
         transport_type: str = option("tcp", "Transport: tcp, socket or unix.", choices=("tcp", "socket", "unix"))
-        ssl: bool = option(False, "TLS; not offered, so that on is refused.", key="transport.socket.ssl-enabled")
         volume_id: str = option("", "Volume id that the brick must have, when known.")
         old_protocol: bool = option(
             False, "Speak fop program 330, GlusterFS 3's, with a brick that offers it.", key="testing.old-protocol"
@@ -122,8 +122,6 @@ class Client(Xlator):
 
     def check_options(self, options: Any) -> None:
         """Refuse what a user relies on and would not get."""
-        if options.ssl:
-            raise OptionError(self.name, "transport.socket.ssl-enabled", "is not offered; turn it off")
         if options.subdir_mount:
             raise OptionError(self.name, "subdir-mount", "is not offered")
         if options.transport_type == "unix" and not options.remote_path:

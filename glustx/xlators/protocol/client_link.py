@@ -31,6 +31,7 @@ from glustx.rpc.channel import Address, Channel
 from glustx.rpc.connection import ReplyTo, RpcConnection
 from glustx.rpc.fop_programs import FOPS_400, choose
 from glustx.rpc.getspec import OP_VERSIONS, Dialled, brick_port, connect, own_credential
+from glustx.rpc.tls import Tls
 from glustx.rpc.xdr import XdrError
 from glustx.runtime import Run, TimedOut, TimerHandle, Waiter, drive, wait_for
 from glustx.upcall import LocksLost
@@ -126,6 +127,10 @@ class ClientLink:
         self._begin()
 
     @property
+    def _own_tls(self) -> Tls | None:
+        return self.client.graph.surroundings.tls
+
+    @property
     def options(self) -> Any:
         """The client's options; live ones may change."""
         return self.client.options
@@ -195,9 +200,10 @@ class ClientLink:
         else:
             port = options.remote_port
             if not port:
-                portmap = Address(options.remote_host, options.remote_portmap)
+                portmap = Address(options.remote_host, options.remote_portmap, tls=self._own_tls)
                 port = await brick_port(self.network, self.reactor, portmap, options.remote_subvolume, limit)
-            address = Address(options.remote_host, port)
+            tls = (self._own_tls or Tls()).over(Tls.of_options(options)) if options.ssl else None
+            address = Address(options.remote_host, port, tls=tls)
         self.brick = address
         connection = await connect(self.network, self.reactor, address, limit)
         connection.programs = {(p.CALLBACK.number, p.CALLBACK.version): self._callback}
@@ -211,7 +217,9 @@ class ClientLink:
         try:
             dumped = await wait_for(self.reactor, asking, limit)
         except ConnectionResetError:
-            why = "it hangs up on the first call; it may want TLS, which is not offered"
+            if address.tls is not None:
+                raise
+            why = "it hangs up on the first call; it may want TLS, and transport.socket.ssl-enabled is off"
             raise ConnectionResetError(errno.ECONNRESET, why) from None
         spoken = choose(dumped, options.old_protocol)
         if spoken is None:

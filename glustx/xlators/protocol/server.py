@@ -10,23 +10,28 @@ from __future__ import annotations
 import errno
 import logging
 import uuid
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from glustx.errors import GraphError, OptionError
 from glustx.options import OptionSet, Seconds, Size, option, wildcard
 from glustx.rpc.callbacks import body_of, encode_callback
-from glustx.rpc.channel import Address, Listener
+from glustx.rpc.channel import Address, Listener, Receiver
 from glustx.rpc.complaints import Complaints
 from glustx.rpc.fop_programs import FOPS_400
 from glustx.rpc.message import Call
 from glustx.rpc.record import Budget
+from glustx.rpc.tls import Tls, TlsError
 from glustx.runtime import TimedOut, Waiter, wait_for
 from glustx.values import Caller
 from glustx.xlator import Event, Xlator
 from glustx.xlators.protocol.server_auth import ACCEPT, NOBODY, authorise, by_login, host_names, squashed
 from glustx.xlators.protocol.server_session import ServerSession
 from glustx.xlators.protocol.server_strangers import Strangers
+from glustx.xlators.protocol.tls_options import TlsOptions
+
+if TYPE_CHECKING:
+    from glustx.rpc.tls_stream import TlsAcceptor
 
 log = logging.getLogger("glustx.protocol.server")
 
@@ -39,7 +44,7 @@ class Server(Xlator):
 
     subvolume_count: ClassVar[tuple[int, int | None]] = (1, None)
 
-    class Options(OptionSet):
+    class Options(TlsOptions):
         """Where to listen, whom to let in, how much one client may have under way."""
 
         transport_type: str = option(
@@ -53,13 +58,14 @@ class Server(Xlator):
         listen_path: str = option("", "Unix socket to listen on.", key="transport.socket.listen-path")
         auth_path: str = option("", "Name of the brick in the auth options; the subvolume's name by default.")
         auth: dict[str, str] = wildcard(
-            "auth.*", "Who may use a brick: auth.addr.BRICK.allow, auth.login.BRICK.allow, ..."
+            "auth.*",
+            "Who may use a brick: auth.addr.BRICK.allow, auth.login.BRICK.allow, ...; by the common names in"
+            " certificates: auth.login.BRICK.ssl-allow, or auth.ssl-allow.",
         )
         strict_auth_accept: bool = option(False, "Refuse clients that bring no known user.")
         allow_insecure: bool = option(
             True, "Accept clients by address whose port is not below 1024.", key="rpc-auth-allow-insecure"
         )
-        ssl: bool = option(False, "TLS; not offered, so that on is refused.", key="transport.socket.ssl-enabled")
         root_squash: bool = option(False, "Take root for anonuid, and group 0 for anongid.", live=True)
         all_squash: bool = option(False, "Take everybody for anonuid and anongid, in no other group.", live=True)
         anonuid: int = option(NOBODY, "The user that is put in another's place.", low=0, high=0xFFFFFFFF, live=True)
@@ -120,8 +126,6 @@ class Server(Xlator):
 
     def check_options(self, options: Any) -> None:
         """Refuse what a user relies on and would not get."""
-        if options.ssl:
-            raise OptionError(self.name, "transport.socket.ssl-enabled", "is not offered; turn it off")
         if options.transport_type == "unix" and not options.listen_path:
             raise OptionError(self.name, "transport.socket.listen-path", "is required with transport-type unix")
         for key, text in options.auth.items():
@@ -135,6 +139,7 @@ class Server(Xlator):
         self.sessions: set[ServerSession] = set()
         self.clients: dict[str, set[ServerSession]] = {}
         self.listener: Listener | None = None
+        self.tls: TlsAcceptor | None = None
         self.stopping = False
         self._empty: Waiter[None] | None = None
         self.budget = Budget()
@@ -169,7 +174,9 @@ class Server(Xlator):
         port = options.listen_port or options.listen_port_short
         address = Address(options.bind_address, port, options.listen_path)
         try:
-            self.listener = await network.listen(address, self.make_receiver)
+            self.listener = await network.listen(address, self._secured(address))
+        except TlsError as error:
+            raise GraphError(f"{self.name} cannot listen on {address}: {error.strerror}") from None
         except OSError as error:
             name = errno.errorcode.get(error.errno or 0, "error")
             raise GraphError(f"{self.name} cannot listen on {address}: {name} ({error.strerror or error})") from None
@@ -180,6 +187,8 @@ class Server(Xlator):
         if self.listener is not None:
             self.listener.close()
             self.listener = None
+        if self.tls is not None:
+            self.tls.close()
         self.stopping = True
         self.strangers.close()
         self.complaints.flush()
@@ -191,6 +200,16 @@ class Server(Xlator):
                 await wait_for(self.graph.reactor, self._empty, STOP_TIMEOUT)
             except TimedOut:
                 log.warning("%s: %d connections have fops that do not end", self.name, len(self.sessions))
+
+    def _secured(self, address: Address) -> Callable[[], Receiver]:
+        """Return what makes the receivers of connections: behind TLS, where that is on."""
+        options = self.options
+        if not options.ssl or address.path:
+            return self.make_receiver
+        from glustx.rpc.tls_stream import TlsAcceptor  # few need the ssl module
+
+        self.tls = TlsAcceptor(self.make_receiver, Tls.of_options(options), self.graph.reactor)
+        return self.tls.make_receiver
 
     def make_receiver(self) -> ServerSession:
         """Return the receiver of a new connection."""
@@ -205,11 +224,14 @@ class Server(Xlator):
                 return child
         return None
 
-    def admit(self, child: Xlator, call: Call, peer: str, user: str, password: str) -> bool:
-        """Tell whether the auth options let a client in."""
+    def admit(
+        self, child: Xlator, call: Call, peer: str, user: str, password: str, identity: str | None = None
+    ) -> bool:
+        """Tell whether the auth options let a client in; `identity` is the common name in its certificate."""
         brick = self.options.auth_path or child.name
         options = self.options
-        return authorise(brick, peer, user, password, options.auth, options.strict_auth_accept, options.allow_insecure)
+        strict, insecure = options.strict_auth_accept, options.allow_insecure
+        return authorise(brick, peer, user, password, options.auth, strict, insecure, identity)
 
     def trusts(self, child: Xlator, user: str, password: str) -> bool:
         """Tell whether a client has logged in, as those of the trusted pool do."""

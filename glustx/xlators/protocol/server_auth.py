@@ -69,6 +69,18 @@ def by_address(brick: str, address: str, options: Mapping[str, str], insecure: b
     return DONT_CARE
 
 
+def by_certificate(brick: str, name: str, options: Mapping[str, str]) -> str:
+    """Ask auth.login for the common name in a client's certificate: where there is a list, it must be on it.
+
+    The list is `auth.login.<brick>.ssl-allow`, or `auth.ssl-allow`, with fnmatch patterns between commas or blanks.
+    """
+    allowed = options.get(f"auth.login.{brick}.ssl-allow", options.get("auth.ssl-allow"))
+    if allowed is None:
+        return DONT_CARE
+    patterns = allowed.replace(",", " ").split()
+    return ACCEPT if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns) else REJECT
+
+
 def by_login(brick: str, user: str, password: str, options: Mapping[str, str], strict: bool) -> str:
     """Ask auth.login: the user must be in `auth.login.<brick>.allow` and bring `auth.login.<user>.password`."""
     allowed = options.get(f"auth.login.{brick}.allow")
@@ -90,6 +102,7 @@ def authorise(
     options: Mapping[str, str],
     strict: bool,
     insecure: bool = True,
+    identity: str | None = None,
 ) -> bool:
     """Tell whether a client may use `brick`.
 
@@ -100,8 +113,14 @@ def authorise(
         options: all `auth.*` options.
         strict: `strict-auth-accept`: without a known user there is no access.
         insecure: `rpc-auth-allow-insecure`: ports from 1024 up will do.
+        identity: the common name in the client's certificate, None without TLS. Where there is one, user and password
+            are not looked at; what a client says of itself in SETVOLUME never stands in for it.
     """
-    answers = (by_address(brick, address, options, insecure), by_login(brick, user, password, options, strict))
+    if identity is None:
+        login = by_login(brick, user, password, options, strict)
+    else:
+        login = by_certificate(brick, identity, options)
+    answers = (by_address(brick, address, options, insecure), login)
     return REJECT not in answers and ACCEPT in answers
 
 

@@ -435,8 +435,10 @@ class ServerSession(RpcConnection):
         wanted, own = text(b"volume-id"), self.server.options.volume_id
         if wanted and own and wanted.lower() != own.lower():
             return self._refuse(call.xid, errno.EINVAL, "Volume-ID different, possible case of same brick re-used")
-        if not self.server.admit(child, call, self.peer, text(b"username"), text(b"password")):
-            return self._refuse(call.xid, errno.EACCES, "Authentication failed")
+        identity = self.channel.identity if self.channel is not None else None
+        if not self.server.admit(child, call, self.peer, text(b"username"), text(b"password"), identity):
+            named = f" of the common name {identity!r}" if identity is not None else ""
+            return self._refuse(call.xid, errno.EACCES, f"Authentication failed{named}")
         if text(b"subdir-mount"):
             # The whole volume in place of a folder would be more than the client asked for, and than auth may allow.
             return self._refuse(call.xid, errno.ENOENT, "mounts of a subdirectory are not offered")
