@@ -75,6 +75,11 @@ class InodeTable:
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
+    @property
+    def limit(self) -> int:
+        """How many inodes are remembered without a hold."""
+        return 2 * self._half
+
     def __iter__(self) -> Iterator[Inode]:
         yield from list(self._young.values())
         yield from list(self._old.values())

@@ -1,8 +1,8 @@
 """Linux system calls that the standard library lacks, and the only ctypes in glustx.
 
-fallocate with its modes, FIEMAP, renameat2, openat2, syncfs and the f_type of fstatfs. libc is bound on first use, so
-the module imports on every platform; where a call does not exist it raises `OSError(ENOSYS)`. Every failure is an
-`OSError` with errno, and the GIL is released while the kernel works.
+fallocate with its modes, FIEMAP, renameat2, openat2, syncfs, the f_type of fstatfs and mallinfo2. libc is bound on
+first use, so the module imports on every platform; where a call does not exist it raises `OSError(ENOSYS)`. Every
+failure is an `OSError` with errno, and the GIL is released while the kernel works.
 """
 
 from __future__ import annotations
@@ -75,6 +75,15 @@ _F_TYPE_AT = 4 if sys.byteorder == "big" and sys.maxsize > 2**32 and platform.ma
 _OFF_MAX = 2**63 - 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _OPEN_HOW = struct.Struct("=QQQ")  # flags, mode, resolve
+
+
+class _Mallinfo(ctypes.Structure):
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+        )
+    )  # fmt: skip
 
 
 class Extent(NamedTuple):
@@ -202,6 +211,17 @@ def keep_freed_memory(largest: int = 64 << 20, kept: int = 256 << 20) -> None:
         return
     mallopt(_M_MMAP_THRESHOLD, largest)
     mallopt(_M_TRIM_THRESHOLD, kept)
+
+
+def heap_figures() -> dict[str, int]:
+    """Return what malloc says of its heap (mallinfo(3)): bytes and counts by glibc's names; empty elsewhere."""
+    try:
+        mallinfo = _libc().mallinfo2
+    except (AttributeError, OSError):
+        return {}
+    mallinfo.restype = _Mallinfo
+    figures = mallinfo()
+    return {field[0]: int(getattr(figures, field[0])) for field in _Mallinfo._fields_}
 
 
 def _error(number: int, *paths: StrOrBytesPath) -> OSError:

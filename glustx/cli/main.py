@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import glustx
-from glustx.cli import brick, demo, fs, provision, serve, volgen
+from glustx.cli import brick, demo, fs, glusterfsd, provision, security, serve, volgen
 
 app = typer.Typer(
     name="glustx",
@@ -21,6 +21,11 @@ app = typer.Typer(
 app.command("serve")(serve.serve)
 app.command("statedump")(serve.statedump)
 app.command("brick", hidden=True)(brick.brick)
+app.command(
+    "glusterfsd",
+    # glusterd's command line is not ours to judge.
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": ["--help"]},
+)(glusterfsd.glusterfsd)
 app.command("demo")(demo.demo)
 app.add_typer(fs.app, name="fs")
 app.add_typer(provision.app, name="provision")
@@ -38,8 +43,13 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
     ] = False,
+    tls: security.Wanted = None,
+    tls_cert: security.Cert = "",
+    tls_key: security.Key = "",
+    tls_ca: security.Ca = "",
 ) -> None:
     """A GlusterFS-style translator stack that speaks stock GlusterFS's wire and disk formats."""
+    security.choose(tls, tls_cert, tls_key, tls_ca)
 
 
 def main() -> None:

@@ -1,45 +1,42 @@
 """The brick process: one graph with protocol/server on top, in an event loop of its own, until it is told to stop.
 
 It takes its volfile from a file or from a volume server (GETSPEC), signs in there with its port, and signs out when it
-ends. The same process serves under `glustx serve` and wherever else a brick has to run.
+ends. The same process serves under `glustx serve`, under stock's management daemon (`glusterfsd.py`), and wherever else
+a brick has to run.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from glustx import fops
+from glustx import fops, volfile
 from glustx.errors import FopCancelled, FopError, GraphError, OptionError
 from glustx.graph import Graph, Surroundings
 from glustx.linux import keep_freed_memory
 from glustx.mgmt import control
+from glustx.mgmt.manager import Manager
+from glustx.mgmt.operations import Operations
 from glustx.mgmt.state import ServeError
-from glustx.rpc import dict_v1
-from glustx.rpc import programs as p
 from glustx.rpc.channel import Address, Listener
-from glustx.rpc.getspec import OP_VERSIONS, Dialled, connect, own_credential
+from glustx.rpc.connection import RpcConnection
 from glustx.rpc.transport import AsyncioNetwork, AsyncioReactor, drive_in_loop
-from glustx.rpc.xdr import XdrError
-from glustx.runtime import Run, TimedOut, Waiter, drive, sleep, turn, wait_for
+from glustx.runtime import Run, Waiter, drive, turn
 from glustx.values import ROOT_LOC, gfid_text
-from glustx.volfile import VolfileError
+from glustx.volfile import Volfile, VolfileError
 from glustx.xlators.protocol.server import Server
 
 log = logging.getLogger("glustx.brick")
 
 VOLUME_ID_XATTR = b"trusted.glusterfs.volume-id"
-_RETRY = 3.0
-_TIMEOUT = 10.0
 # Python's own 5 ms let a worker thread keep the loop waiting for as long.
 _SWITCH_INTERVAL = 0.0005
 
@@ -53,6 +50,11 @@ class BrickConfig(msgspec.Struct, frozen=True):
         key: what to ask GETSPEC for.
         control: where the control socket goes, or None.
         supervised: end when stdin does, as whoever started the process is then gone.
+        strict: False takes unknown options of a volfile for those of a newer stock, and only notes them.
+        amend: what to make of each volfile before it is used; ServeError refuses it.
+        refuse: volfile key of the volume's clients and what judges that volfile (ServeError refuses), or None.
+        brick: the name to sign in under where that is not the name of the volume below protocol/server.
+        host: this host's name, for messages.
     """
 
     volfile: Path | None = None
@@ -60,15 +62,32 @@ class BrickConfig(msgspec.Struct, frozen=True):
     key: str = ""
     control: Path | None = None
     supervised: bool = False
+    strict: bool = True
+    amend: Callable[[Volfile], Volfile] | None = None
+    refuse: tuple[str, Callable[[str], None]] | None = None
+    brick: str = ""
+    host: str = "localhost"
 
 
-def run_brick(config: BrickConfig, volume: str = "") -> None:
-    """Serve a brick until SIGTERM or SIGINT (or the end of stdin); ServeError when it cannot be brought up."""
+OnSignal = Mapping[int, Callable[["Graph | None"], None]]
+"""What to do at signals other than SIGTERM and SIGINT, given the graph once there is one."""
+
+
+def run_brick(
+    config: BrickConfig, volume: str = "", ready: Callable[[], None] | None = None, on_signal: OnSignal | None = None
+) -> None:
+    """Serve a brick until SIGTERM or SIGINT (or the end of stdin); ServeError when it cannot be brought up.
+
+    Args:
+        volume: the volume's name, for messages.
+        ready: called when clients can come.
+        on_signal: what to do at other signals.
+    """
     sys.setswitchinterval(_SWITCH_INTERVAL)
     keep_freed_memory()
     loop = _new_loop()
     try:
-        loop.run_until_complete(_Brick(config, volume, loop).run())
+        loop.run_until_complete(_Brick(config, volume, loop, ready).run(on_signal or {}))
     finally:
         loop.close()
 
@@ -83,35 +102,45 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 class _Brick:
-    def __init__(self, config: BrickConfig, volume: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, config: BrickConfig, volume: str, loop: asyncio.AbstractEventLoop, ready: Callable[[], None] | None
+    ) -> None:
         self.config = config
         self.volume = volume
         self.loop = loop
+        self.ready = ready
         self.network = AsyncioNetwork(loop)
         self.reactor = AsyncioReactor(loop)
         self.ended = asyncio.Event()
-        self.graph: Graph
+        self.graph: Graph | None = None
         self.volume_id = ""
-        self.link: Dialled | None = None
+        self.manager = (
+            Manager(self.network, self.reactor, config.manager, config.key, self._volfile_changed)
+            if config.manager is not None
+            else None
+        )
         self.listener: Listener | None = None
 
-    async def run(self) -> None:
+    async def run(self, on_signal: OnSignal) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(number, self.ended.set)
+        for other, action in on_signal.items():
+            self.loop.add_signal_handler(other, self._on_signal, action)
         if self.config.supervised:
             self.loop.add_reader(0, self._stdin)
         try:
-            self.graph = await self._load()
+            graph = await self._load()
             try:
-                await self._drive(self.graph.start())
+                await self._drive(graph.start())
             except (GraphError, OptionError) as error:
-                raise ServeError(str(error)) from None
+                raise ServeError(str(error)) from error
             except OSError as error:
-                raise ServeError(f"the brick cannot be brought up: {error}") from None
+                raise ServeError(f"the brick cannot be brought up: {error}") from error
+            self.graph = graph
             try:
-                await self._serve()
+                await self._serve(graph)
             finally:
-                await self._drive(self.graph.stop())
+                await self._drive(graph.stop())
         finally:
             if self.listener is not None:
                 self.listener.close()
@@ -119,6 +148,9 @@ class _Brick:
 
     async def _drive(self, co: Coroutine[Any, Any, Any]) -> Any:
         return await drive_in_loop(co, self.loop)
+
+    def _on_signal(self, action: Callable[[Graph | None], None]) -> None:
+        action(self.graph)
 
     def _stdin(self) -> None:
         if not os.read(0, 4096):
@@ -135,57 +167,60 @@ class _Brick:
                 text, source = config.volfile.read_text("utf-8", "surrogateescape"), str(config.volfile)
             except OSError as error:
                 raise ServeError(f"cannot read volfile {config.volfile}: {error.strerror or error}") from None
+        elif self.manager is not None:
+            text, source = await self._drive(self.manager.volfile()), self._source()
+            if config.refuse is not None:
+                key, judge = config.refuse
+                judge(await self._drive(self.manager.volfile(key)))
         else:
-            text, source = await self._drive(self._getspec()), f"volfile {config.key} from {config.manager}"
-        surroundings = Surroundings(self.reactor, self.network, volume=self.volume)
+            raise ServeError("a brick needs a volfile, or a volume server to ask for one")
+        surroundings = Surroundings(self.reactor, self.network, host=config.host, volume=self.volume)
         try:
-            graph = Graph.load(text, surroundings, source=source)
+            graph = Graph.build(self._parse(text, source), surroundings, strict=config.strict)
         except (VolfileError, OptionError, GraphError) as error:
             raise ServeError(str(error)) from None
         if not isinstance(graph.root, Server):
             raise ServeError(f"{source}: the root {graph.root.name} is a {graph.root.type_name}, not a protocol/server")
         return graph
 
-    async def _getspec(self) -> str:
-        """Ask the volume server for the volfile; runs in the graph's world, where only waiters are awaited."""
-        manager = self.config.manager
-        if manager is None:
-            raise ServeError("a brick needs a volfile, or a volume server to ask for one")
-        question = p.GetspecRequest(0, self.config.key, dict_v1.pack_all(OP_VERSIONS)).encode()
-        try:
-            self.link = await connect(self.network, self.reactor, manager, _TIMEOUT)
-            asked = self.link.ask(p.HANDSHAKE, p.HNDSK_GETSPEC, question, own_credential(), p.GetspecReply.decode)
-            reply = await wait_for(self.reactor, asked, _TIMEOUT)
-        except (OSError, XdrError, TimedOut) as error:
-            raise ServeError(f"no volfile {self.config.key} from {manager}: {error or 'no answer'}") from None
-        if reply.op_ret < 0:
-            name = errno.errorcode.get(reply.op_errno, str(reply.op_errno))
-            raise ServeError(f"{manager} has no volfile {self.config.key} ({name})")
-        return str(reply.spec)
+    def _source(self) -> str:
+        return f"volfile {self.config.key} from {self.config.manager}"
+
+    def _parse(self, text: str, source: str) -> Volfile:
+        spec = volfile.parse(text, source, strict=self.config.strict)
+        return spec if self.config.amend is None else self.config.amend(spec)
 
     # -- being up --------------------------------------------------------------------------------------------------
 
-    async def _serve(self) -> None:
-        self.volume_id = await self._drive(self._read_volume_id())
+    async def _serve(self, graph: Graph) -> None:
+        self.volume_id = await self._drive(self._read_volume_id(graph))
         if self.config.control is not None:
-            await self._listen_control(self.config.control)
-        if self.config.manager is None:
+            await self._listen_control(graph, self.config.control)
+        manager = self.manager
+        if manager is None:
+            self._tell_ready()
             await self.ended.wait()
             return
+        await self._drive(manager.sign_in(self._ports()))
+        self._tell_ready()
         keepers: list[Run | None] = []
-        turn(lambda: keepers.append(drive(self._stay_signed_in(), self._signed_in_no_more)))
+        turn(lambda: keepers.append(drive(manager.stay(self._ports), self._signed_in_no_more)))
         await self.ended.wait()
         for keeper in keepers:
             if keeper is not None:
                 keeper.cancel()
-        await self._drive(self._sign_out())
+        await self._drive(manager.sign_out(self._ports()))
+
+    def _tell_ready(self) -> None:
+        if self.ready is not None:
+            self.ready()
 
     def _signed_in_no_more(self, value: None, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, FopCancelled):
             log.error("the brick no longer tells the volume server of its port", exc_info=error)
 
-    async def _read_volume_id(self) -> str:
-        for brick in self.graph.root.children:
+    async def _read_volume_id(self, graph: Graph) -> str:
+        for brick in graph.root.children:
             try:
                 reply = await brick(fops.Getxattr(ROOT_LOC, VOLUME_ID_XATTR))
             except FopError:
@@ -195,61 +230,47 @@ class _Brick:
                 return gfid_text(value)
         return ""
 
-    async def _listen_control(self, path: Path) -> None:
+    def _ports(self) -> list[tuple[str, int]]:
+        assert self.graph is not None
+        server = self.graph.root
+        address = server.address if isinstance(server, Server) else None
+        port = address.port if address else 0
+        if self.config.brick and len(server.subvolumes) == 1:
+            return [(self.config.brick, port)]
+        return [(child.name, port) for child in server.subvolumes]
+
+    def _volfile_changed(self, text: str) -> None:
+        """Follow a volfile in two phases: all of it is checked before anything changes, or it is told why not."""
+        graph = self.graph
+        if graph is None:
+            return
+        try:
+            spec = self._parse(text, self._source())
+            changes = graph.reconfigure(volfile.format(spec), source=self._source(), strict=self.config.strict)
+        except (VolfileError, OptionError, GraphError, ServeError) as error:
+            log.error("the new volfile is not followed, the brick stays as it is until it is started anew: %s", error)
+            return
+        for change in changes:
+            log.info("%s", change)
+
+    # -- its own socket --------------------------------------------------------------------------------------------
+
+    async def _listen_control(self, graph: Graph, path: Path) -> None:
+        operations = Operations(graph, self.ended.set)
+
+        def make_receiver() -> RpcConnection:
+            return control.make_receiver(graph.statedump, lambda: self._facts(graph), operations.programs())
+
         try:
             _make_way(path)
-            self.listener = await self._drive(
-                _value(self.network.listen(Address(path=str(path)), self._control_receiver))
-            )
+            self.listener = await self._drive(_value(self.network.listen(Address(path=str(path)), make_receiver)))
             os.chmod(path, 0o600)
         except OSError as error:
             raise ServeError(f"no control socket at {path}: {error.strerror or error}") from None
 
-    def _control_receiver(self) -> Any:
-        return control.make_receiver(self.graph.statedump, self._facts)
-
-    def _facts(self) -> dict[str, str]:
-        limits = {key.replace("_", "-"): str(value) for key, value in self.graph.root.limits().items()}
+    def _facts(self, graph: Graph) -> dict[str, str]:
+        limits = {key.replace("_", "-"): str(value) for key, value in graph.root.limits().items()}
         return {"volume-id": self.volume_id, **limits}
-
-    # -- the portmap -----------------------------------------------------------------------------------------------
-
-    def _ports(self) -> list[tuple[str, int]]:
-        server = self.graph.root
-        address = server.address if isinstance(server, Server) else None
-        return [(child.name, address.port if address else 0) for child in server.subvolumes]
-
-    async def _stay_signed_in(self) -> None:
-        """Sign in, and again whenever the volume server has been away."""
-        manager = self.config.manager
-        assert manager is not None
-        while True:
-            try:
-                if self.link is None or self.link.channel is None:
-                    self.link = await connect(self.network, self.reactor, manager, _TIMEOUT)
-                gone: Waiter[Exception | None] = Waiter()
-                self.link.lost = gone.set
-                for brick, port in self._ports():
-                    reply = await self._tell(p.PMAP_SIGNIN, p.SignInRequest(brick, port, os.getpid()).encode())
-                    if reply.op_ret < 0:
-                        log.error("%s refuses the sign-in of %s", manager, brick)
-                log.warning("the connection to %s is lost: %s", manager, await gone or "closed")
-            except (OSError, XdrError, TimedOut) as error:
-                log.warning("cannot sign in at %s: %s", manager, error)
-            await sleep(self.reactor, _RETRY)
-
-    async def _sign_out(self) -> None:
-        try:
-            for brick, port in self._ports():
-                await self._tell(p.PMAP_SIGNOUT, p.SignOutRequest(brick, port).encode())
-        except (OSError, XdrError, TimedOut) as error:
-            log.info("no sign-out: %s", error)
-
-    async def _tell(self, proc: int, body: bytes) -> p.StatusReply:
-        if self.link is None:
-            raise ConnectionResetError("not connected")
-        asked = self.link.ask(p.PORTMAP, proc, body, own_credential(), p.StatusReply.decode)
-        return await wait_for(self.reactor, asked, _TIMEOUT)
 
 
 def _make_way(socket: Path) -> None:

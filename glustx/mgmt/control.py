@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,8 +41,16 @@ class FactsReply(Body, frozen=True):
     pairs: Dict
 
 
-def make_receiver(statedump: Callable[[], str], facts: Callable[[], dict[str, str]]) -> RpcConnection:
-    """Return the receiver of a connection to the control socket, answering out of the two functions."""
+def make_receiver(
+    statedump: Callable[[], str],
+    facts: Callable[[], dict[str, str]],
+    others: Mapping[tuple[int, int], Handler] | None = None,
+) -> RpcConnection:
+    """Return the receiver of a connection to the control socket, answering out of the two functions.
+
+    Args:
+        others: handlers of further programs that are spoken on the same socket, by number and version.
+    """
 
     def handle(connection: RpcConnection, call: Call, body: bytes) -> bytes:
         if call.proc == STATEDUMP:
@@ -51,8 +59,8 @@ def make_receiver(statedump: Callable[[], str], facts: Callable[[], dict[str, st
             return FactsReply(dict_v1.pack_all(facts())).encode()
         raise ProcUnavail
 
-    programs: dict[tuple[int, int], Handler] = {(CONTROL.number, CONTROL.version): handle}
-    return RpcConnection(programs, limit=1 << 16)
+    programs: dict[tuple[int, int], Handler] = {**(others or {}), (CONTROL.number, CONTROL.version): handle}
+    return RpcConnection(programs, limit=1 << 20)
 
 
 async def ask_statedump(socket: Path, timeout: float = 10.0) -> str:

@@ -87,6 +87,10 @@ class FdTable:
             heapq.heappush(self._free, number)
         return fd
 
+    def by_number(self) -> dict[int, Fd]:
+        """Return a copy of the table."""
+        return dict(self._fds)
+
     def clear(self) -> list[Fd]:
         """Take all fds out."""
         fds = list(self._fds.values())
@@ -131,8 +135,10 @@ class ServerSession(RpcConnection):
         self.bound: dict[int, _Entry] = {}
         self.bound_old: dict[int, _Entry] = {}  # those of version 330, once the client has called one
         self.trusted = False  # logged in
+        self.program = ""  # what the client says it is: fuse, gfapi, ...
+        self.op_version = 0  # the newest that it knows
         self.fds = FdTable(server.options.fds_per_client)
-        self.runs: dict[Run, _Entry] = {}
+        self.runs: dict[Run, Fop] = {}
         self.counted = 0
         self.payloads = 0  # bytes of receive buffers that fops under way keep alive
         self.served = 0
@@ -306,7 +312,7 @@ class ServerSession(RpcConnection):
         if run.done:
             return
         box.append(run)
-        self.runs[run] = entry
+        self.runs[run] = req
         self.server.graph.enter()
         if not entry.locks:
             # Lock fops are left out: what frees a waiting one must still be read.
@@ -443,6 +449,8 @@ class ServerSession(RpcConnection):
             # The whole volume in place of a folder would be more than the client asked for, and than auth may allow.
             return self._refuse(call.xid, errno.ENOENT, "mounts of a subdirectory are not offered")
         self.trusted = self.server.trusts(child, text(b"username"), text(b"password"))
+        self.program = text(b"process-name")
+        self.op_version = dict_v1.number(pairs, b"opversion")
         self._joining = True
         self.server.strangers.leave(self)
         looked = fops.Lookup(ROOT_LOC, caller=Caller(client=text(b"process-uuid")))
