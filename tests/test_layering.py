@@ -59,6 +59,7 @@ LONG = {
     "glustx/xlators/protocol/client_link.py": "one connection's life, from dialling to hanging up",
     "glustx/xlators/protocol/server_session.py": "one connection's state, which its handlers share",
     "glustx/xlators/storage/posix_handle.py": "one cache of objects, and all that must keep it true",
+    "glustx/xlators/storage/posix_xattr.py": "the fops on xattrs, by inode and by fd, and the steps they share",
     "glustx/xlators/storage/posix_names.py": "fops that make names, and the steps they share",
 }
 

@@ -35,6 +35,7 @@ from glustx.values import (
 from glustx.xdata import INTERNAL_FOP, MDATA_KEY
 from glustx.xlators.storage.posix_entry import PosixEntry
 from glustx.xlators.storage.posix_handle import log
+from glustx.xlators.storage.posix_intent import Intent
 from glustx.xlators.storage.posix_object import (
     At,
     Dir,
@@ -221,6 +222,16 @@ class PosixAttr(PosixEntry):
 
     def _set_attributes(self, req: Fop, new: Iatt, valid: int, obj: Obj, st: os.stat_result, at: At) -> PrePost:
         pre = self.iatt(obj, st)
+        times = (new.atime, new.atime_nsec, new.mtime, new.mtime_nsec, new.ctime, new.ctime_nsec)
+        asked = (valid, new.mode, new.uid, new.gid, *times)
+        with self.journal.note(Intent(req.name, time.time_ns(), req.ctime, req.stamp, gfid=obj.gfid, attributes=asked)):
+            after = self._set_each(req, new, valid, obj, st, at)
+        # The kernel may have moved bits between the mode and an ACL.
+        for key in (b"system.posix_acl_access", b"system.posix_acl_default"):
+            obj.xattrs.pop(key, None)
+        return PrePost(pre=pre, post=self.settle(obj, after))
+
+    def _set_each(self, req: Fop, new: Iatt, valid: int, obj: Obj, st: os.stat_result, at: At) -> os.stat_result:
         link = stat.S_ISLNK(st.st_mode)
         if valid & (SET_UID | SET_GID):
             uid = new.uid if valid & SET_UID else -1
@@ -246,11 +257,7 @@ class PosixAttr(PosixEntry):
         if valid & SET_CTIME and obj.times is not None:
             times = obj.times
             self.write_times(obj, self.at(obj), (new.ctime, new.ctime_nsec, *times[2:]))
-        after = os.fstat(at) if isinstance(at, int) else os.lstat(at)
-        # The kernel may have moved bits between the mode and an ACL.
-        for key in (b"system.posix_acl_access", b"system.posix_acl_default"):
-            obj.xattrs.pop(key, None)
-        return PrePost(pre=pre, post=self.settle(obj, after))
+        return os.fstat(at) if isinstance(at, int) else os.lstat(at)
 
     def _set_times(self, obj: Obj, at: At, when: int, atime: int | None, mtime: int | None) -> None:
         """Put explicit times (ns) into the mdata that an object has; ctime moves on to `when`."""

@@ -15,6 +15,7 @@ from glustx.xdata import MDATA_KEY
 from glustx.xlators.storage import posix_zero
 from glustx.xlators.storage.posix_attr import NS
 from glustx.xlators.storage.posix_handle import log
+from glustx.xlators.storage.posix_intent import Journal
 from glustx.xlators.storage.posix_object import (
     GFID_KEY,
     NAMESPACE_KEY,
@@ -24,8 +25,8 @@ from glustx.xlators.storage.posix_object import (
     Obj,
     pack_mdata,
 )
+from glustx.xlators.storage.posix_recover import PosixRecover
 from glustx.xlators.storage.posix_reserve import SPACE_CHECK, parse_reserve
-from glustx.xlators.storage.posix_whole import PosixWhole
 
 _SKELETON = ("indices", "changelogs", "landfill", "unlink")
 
@@ -88,7 +89,7 @@ def _claim(fd: int) -> None:
             raise
 
 
-class PosixBrick(PosixWhole):
+class PosixBrick(PosixRecover):
     """Start, stop and health."""
 
     health: str = "unknown"
@@ -114,6 +115,7 @@ class PosixBrick(PosixWhole):
             self._check_identity(fd, where, fresh)
             _claim(fd)
             self._complete_brick(fd)
+            self.journal = Journal(self._handles + "glustx.intent")
             self.zero = posix_zero.probe(fd)
         except OSError as error:
             os.close(fd)
@@ -130,6 +132,8 @@ class PosixBrick(PosixWhole):
         self._keep_dir(self._root)
         self._inos[st.st_ino] = obj
         self.refresh(obj, st, fd)
+        self.recover()
+        self._leftovers = self.collect_leftovers()
 
     def _check_identity(self, fd: int, where: str, fresh: bool) -> None:
         mark = _read(f"/proc/self/fd/{fd}", NAMESPACE_KEY)
@@ -186,7 +190,6 @@ class PosixBrick(PosixWhole):
             self.xset(fd, MDATA_KEY, pack_mdata(times))
         if self.options.brick_uid >= 0 or self.options.brick_gid >= 0:
             os.chown(fd, self.options.brick_uid, self.options.brick_gid)
-        self._leftovers = self.collect_leftovers()
 
     def close_brick(self) -> None:
         """Drop all descriptors that are not open files of clients."""
@@ -197,6 +200,7 @@ class PosixBrick(PosixWhole):
         if root is not None and root.holds:
             self.graph.inodes.drop(root)
         self._root.obj.plan = None
+        self.journal.close()
         fcntl.flock(self._root.fd, fcntl.LOCK_UN)  # a fop under way may keep the descriptor for a while
         del self._root
 

@@ -12,6 +12,7 @@ import xxhash
 
 from glustx.values import NULL_GFID, ROOT_GFID, gfid_text
 from glustx.xlators.storage.posix_handle import PosixHandle, log
+from glustx.xlators.storage.posix_intent import Journal
 from glustx.xlators.storage.posix_object import GFID2PATH, GFID_KEY, PGFID, At, Dir, Obj, dir_link
 
 NAME_MAX = 255
@@ -26,6 +27,8 @@ def gfid2path(pargfid: bytes, name: bytes) -> tuple[bytes, bytes]:
 
 class PosixEntry(PosixHandle):
     """Directory entries and handles."""
+
+    journal: Journal
 
     def check_name(self, pargfid: bytes, name: bytes) -> None:
         """Refuse what cannot be the name of an entry: OSError EINVAL, ENAMETOOLONG, or EPERM for the brick's own."""
@@ -68,10 +71,11 @@ class PosixEntry(PosixHandle):
     def _adopt_foreign(self, parent: Dir, name: bytes, st: os.stat_result, at: At, gfid: bytes) -> None:
         """Give a gfid to an object that was put on the brick from outside."""
         if at == self.sidecar(st.st_ino):
-            os.close(os.open(at, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
-        self.xset(at, GFID_KEY, gfid, os.XATTR_CREATE)
+            self.make_sidecar(at)
         if not stat.S_ISDIR(st.st_mode) and self.options.gfid2path:
             self.xset(at, *gfid2path(parent.obj.gfid, name))
+        # The gfid is last: without it the next LOOKUP begins anew, and what is missing after it is completed.
+        self.xset(at, GFID_KEY, gfid, os.XATTR_CREATE)
 
     def _heal_handle(self, parent: Dir, name: bytes, st: os.stat_result, gfid: bytes) -> bool:
         """Make sure that the handle of a named object is there and leads to it; return whether it had to be made."""

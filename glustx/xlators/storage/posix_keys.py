@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from glustx.xlators.storage.posix_object import NAMESPACE_KEY, USER_PREFIX, At, Dir
 
@@ -99,6 +99,13 @@ class PosixKeys:
         if self.mapped and not (stat.S_ISREG(st.st_mode) or stat.S_ISDIR(st.st_mode)):
             return self.sidecar(st.st_ino)
         return b"/proc/self/fd/%d/%s" % (parent.fd, name)
+
+    @staticmethod
+    def make_sidecar(path: str) -> None:
+        """Make an empty file for xattrs, in place of what another object with this inode number has left."""
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
     def sidecar(self, ino: int) -> str:
         """Return the file that holds the xattrs of a link or special file, which cannot have user xattrs itself."""

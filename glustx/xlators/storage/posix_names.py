@@ -1,8 +1,8 @@
 """New names of storage/posix: CREATE, MKNOD, MKDIR, SYMLINK, LINK, and the xattrs that tell an object's names.
 
-A new object is complete before it can be found by gfid: it is made, gets its gfid, gfid2path and mdata xattrs, then its
-handle. Whatever fails takes the object away again; a crash in between leaves at most a name without gfid or handle,
-which the next LOOKUP completes.
+A new object is complete before it can be found by gfid: it is made, gets its owner, mode, gfid, gfid2path and mdata
+xattrs, then its handle. Whatever fails takes the object away again, and so does the start after a kill in between
+(`posix_recover`), unless the handle is there.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 
 from glustx import fops
 from glustx.errors import FopError
@@ -20,6 +21,7 @@ from glustx.xdata import GFID_REQ, MDATA_KEY, PREOP_CHECK_FAILED, PREOP_PARENT_K
 from glustx.xlators.storage.posix_attr import NS, STAMP_BIRTH, STAMP_NAME
 from glustx.xlators.storage.posix_entry import gfid2path
 from glustx.xlators.storage.posix_handle import log
+from glustx.xlators.storage.posix_intent import Intent, Journal, Place
 from glustx.xlators.storage.posix_lookup import Plan, PosixLookup
 from glustx.xlators.storage.posix_object import (
     DIR_FLAGS,
@@ -60,24 +62,27 @@ class PosixNames(PosixLookup):
             flags = self.open_flags(req.flags)
             made = True
             mode, acl = self._mode(parent, req.mode, req.umask)
-            try:
-                fd = os.open(loc.name, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode & 0o7777, dir_fd=parent.fd)
-            except FileExistsError:
-                if req.flags & os.O_EXCL:
-                    raise
-                made = False
+            with self.making(req, parent, loc.name, gfid):
+                try:
+                    fd = os.open(
+                        loc.name, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode & 0o7777, dir_fd=parent.fd
+                    )
+                except FileExistsError:
+                    if req.flags & os.O_EXCL:
+                        raise
+                    made = False
+                else:
+                    try:
+                        obj, st = self._complete(req, parent, loc.name, fd, gfid, mode & 0o7777, acl, pre)
+                    except BaseException:
+                        self._undo(loc.name, parent)
+                        os.close(fd)
+                        raise
+                    post = self.parent_changed(req, parent)
+                    stat_ = self.settle(obj, st)
             if not made:
                 obj, stat_, fd = self._open_existing(req, parent, flags)
                 post = self.parent_seen(parent)
-            else:
-                try:
-                    obj, st = self._complete(req, parent, loc.name, fd, gfid, mode & 0o7777, acl, pre)
-                except BaseException:
-                    self._undo(loc.name, parent)
-                    os.close(fd)
-                    raise
-                post = self.parent_changed(req, parent)
-                stat_ = self.settle(obj, st)
         except OSError as error:
             raise self._in_parent(req, error) from error
         f = self.held(fd, obj, req.flags)
@@ -123,8 +128,9 @@ class PosixNames(PosixLookup):
                 raise OSError(errno.EINVAL, "mknod does not make directories or links")
             pre = self.parent_seen(parent)
             mode, acl = self._mode(parent, req.mode, req.umask)
-            os.mknod(req.loc.name, kind | (mode & 0o7777), req.rdev, dir_fd=parent.fd)
-            return self._named_reply(req, parent, gfid, mode & 0o7777, acl, pre)
+            with self.making(req, parent, req.loc.name, gfid):
+                os.mknod(req.loc.name, kind | (mode & 0o7777), req.rdev, dir_fd=parent.fd)
+                return self._named_reply(req, parent, gfid, mode & 0o7777, acl, pre)
         except OSError as error:
             raise self._in_parent(req, error) from error
 
@@ -136,8 +142,9 @@ class PosixNames(PosixLookup):
             if not req.linkname:
                 raise OSError(errno.EINVAL, "a link to nothing")
             pre = self.parent_seen(parent)
-            os.symlink(req.linkname, req.loc.name, dir_fd=parent.fd)
-            return self._named_reply(req, parent, gfid, None, False, pre)
+            with self.making(req, parent, req.loc.name, gfid):
+                os.symlink(req.linkname, req.loc.name, dir_fd=parent.fd)
+                return self._named_reply(req, parent, gfid, None, False, pre)
         except ValueError as error:
             raise self.failed(req, OSError(errno.EINVAL, "NUL in a path")) from error
         except OSError as error:
@@ -151,7 +158,7 @@ class PosixNames(PosixLookup):
             st = os.lstat(name, dir_fd=parent.fd)
             at = self.at_name(parent, name, st)
             if at == self.sidecar(st.st_ino):
-                os.close(os.open(at, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+                self.make_sidecar(at)
             obj, st = self._complete(req, parent, name, at, gfid, mode, acl, pre)
         except BaseException:
             self._undo(name, parent)
@@ -168,24 +175,30 @@ class PosixNames(PosixLookup):
             pre = self.parent_seen(parent)
             mode, acl = self._mode(parent, req.mode, req.umask, True)
             inherit = stat.S_ISGID if pre.mode & stat.S_ISGID else 0
-            os.mkdir(name, mode & 0o7777, dir_fd=parent.fd)
-            try:
-                fd = os.open(name, DIR_FLAGS, dir_fd=parent.fd)
+            with self.making(req, parent, name, gfid):
+                os.mkdir(name, mode & 0o7777, dir_fd=parent.fd)
                 try:
-                    obj, st = self._complete(req, parent, name, fd, gfid, mode & 0o7777 | inherit, acl, pre, True)
+                    fd = os.open(name, DIR_FLAGS, dir_fd=parent.fd)
+                    try:
+                        obj, st = self._complete(req, parent, name, fd, gfid, mode & 0o7777 | inherit, acl, pre, True)
+                    except BaseException:
+                        os.close(fd)
+                        raise
                 except BaseException:
-                    os.close(fd)
+                    self._undo(name, parent, is_dir=True)
                     raise
-            except BaseException:
-                self._undo(name, parent, is_dir=True)
-                raise
-            self._keep_dir(Dir(fd, obj))
-            post = self.parent_changed(req, parent)
+                self._keep_dir(Dir(fd, obj))
+                post = self.parent_changed(req, parent)
             return EntryReply(stat=self.settle(obj, st), preparent=pre, postparent=post)
         except OSError as error:
             raise self._in_parent(req, error) from error
 
     # -- what every new object gets --------------------------------------------------------------------------------
+
+    def making(self, req: Fop, parent: Dir, name: bytes, gfid: bytes) -> Journal:
+        """Note that an object is about to be made."""
+        places = (Place(parent.obj.gfid, name, gfid),)
+        return self.journal.note(Intent(req.name, time.time_ns(), req.ctime, req.stamp, places, made=gfid))
 
     def _gfid_req(self, req: Fop) -> bytes:
         """Return the gfid for a new object, if there may be one."""
@@ -254,15 +267,17 @@ class PosixNames(PosixLookup):
             self.xset(at, key, value)
             if not key.startswith(b"system."):  # the kernel may store another form
                 xattrs[key] = value
+        if mode is not None and not acl:
+            st = os.fstat(at) if isinstance(at, int) else os.lstat(name, dir_fd=parent.fd)
+            if stat.S_IMODE(st.st_mode) != mode:
+                # The process's umask or the change of owner has taken bits away.
+                os.chmod(place, mode)
+        # From here on it is there for good.
         if is_dir:
             self.link_dir_handle(gfid, dir_link(parent.obj.gfid, name))
         else:
             self.make_handle(gfid, name, parent.fd)
         st = os.fstat(at) if isinstance(at, int) else os.lstat(name, dir_fd=parent.fd)
-        if mode is not None and not acl and stat.S_IMODE(st.st_mode) != mode:
-            # The process's umask or the change of owner has taken bits away.
-            os.chmod(place, mode)
-            st = os.fstat(at) if isinstance(at, int) else os.lstat(name, dir_fd=parent.fd)
         obj = self.remember(gfid, st)
         obj.xattrs = xattrs
         obj.whole = True
@@ -324,20 +339,23 @@ class PosixNames(PosixLookup):
             if most and st.st_nlink > most:
                 raise OSError(errno.EMLINK, f"the file has {most} names (option max-hardlinks)")
             pre = self.parent_seen(parent)
-            self.name_added(obj, parent, new.name)
-            try:
-                os.link(obj.path, new.name, dst_dir_fd=parent.fd, follow_symlinks=False)
-            except BaseException:
-                self.name_removed(obj, parent, new.name)
-                raise
-            return self._linked(req, obj, st, parent, pre)
+            stat_, post = self.add_link(req, obj, st, parent, new.name)
+            return EntryReply(stat=stat_, preparent=pre, postparent=post)
         except OSError as error:
             raise self._in_parent(req, error) from error
 
-    def _linked(self, req: Fop, obj: Obj, st: os.stat_result, parent: Dir, pre: Iatt) -> EntryReply:
-        self.touch(req, obj, st, STAMP_NAME)
-        stat_ = self.settle(obj, os.lstat(obj.path))
-        return EntryReply(stat=stat_, preparent=pre, postparent=self.parent_changed(req, parent))
+    def add_link(self, req: Fop, obj: Obj, st: os.stat_result, parent: Dir, name: bytes) -> tuple[Iatt, Iatt]:
+        """Give a file one more name; return its iatt and the parent's."""
+        places = (Place(parent.obj.gfid, name, obj.gfid),)
+        with self.journal.note(Intent(req.name, time.time_ns(), req.ctime, req.stamp, places, gfid=obj.gfid)):
+            self.name_added(obj, parent, name)
+            try:
+                os.link(obj.path, name, dst_dir_fd=parent.fd, follow_symlinks=False)
+            except BaseException:
+                self.name_removed(obj, parent, name)
+                raise
+            self.touch(req, obj, st, STAMP_NAME)
+            return self.settle(obj, os.lstat(obj.path)), self.parent_changed(req, parent)
 
     def touch(self, req: Fop, obj: Obj, st: os.stat_result, default: int) -> None:
         """Stamp an object (not its parent) as the request says."""

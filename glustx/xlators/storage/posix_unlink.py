@@ -1,8 +1,9 @@
 """Names that go or move in storage/posix: UNLINK, RMDIR and RENAME, and what is left for later.
 
-The handle goes before the last name: a crash in between leaves a name without handle, which the next LOOKUP completes.
-A file that clients still have open lives on as `.glusterfs/unlink/<gfid>`, a tree removed in one go as
-`.glusterfs/landfill/<gfid>`; what a crash leaves in either is removed at start.
+The handle goes before the last name: a loss of power in between leaves a name without handle, which the next LOOKUP
+completes; after a kill the next start does (`posix_recover`). A file that clients still have open lives on as
+`.glusterfs/unlink/<gfid>`, a tree removed in one go as `.glusterfs/landfill/<gfid>`; what a crash leaves in either is
+removed at start.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from glustx import fops
 from glustx.fops import Fop, PrePost, RenameReply
 from glustx.runtime import shield
-from glustx.values import gfid_text, new_gfid
+from glustx.values import NULL_GFID, gfid_text, new_gfid
 from glustx.xdata import EMPTY, GET_LINK_COUNT, Xdata, uint
 from glustx.xlators.storage.posix_attr import STAMP_NAME
 from glustx.xlators.storage.posix_data import INLINE_FREE
 from glustx.xlators.storage.posix_handle import log
+from glustx.xlators.storage.posix_intent import Intent, Journal, Place
 from glustx.xlators.storage.posix_object import (
     DIR_FLAGS,
     Dir,
@@ -60,22 +63,29 @@ class PosixUnlink(PosixRange):
                 self._unlink_checks(req, obj, st)
                 answers = self._unlink_answers(req, st)
             waste: str | None = None
-            if st.st_nlink > 2:
-                os.unlink(name, dir_fd=parent.fd)
-                self.name_removed(obj, parent, name)
-                self.touch(req, obj, st, STAMP_NAME)
-                self.settle(obj, os.lstat(obj.path))
-            else:
-                with self.last_name_goes(obj, st, parent, name) as waste:
+            with self._taking(req, parent, name, obj.gfid, st):
+                if st.st_nlink > 2:
                     os.unlink(name, dir_fd=parent.fd)
-                if obj.gone:
+                    self.name_removed(obj, parent, name)
                     self.touch(req, obj, st, STAMP_NAME)
-            post = self.parent_changed(req, parent)
+                    self.settle(obj, os.lstat(obj.path))
+                else:
+                    with self.last_name_goes(obj, st, parent, name) as waste:
+                        os.unlink(name, dir_fd=parent.fd)
+                    if obj.gone:
+                        self.touch(req, obj, st, STAMP_NAME)
+                post = self.parent_changed(req, parent)
             if waste is not None:
                 await shield(self.work(os.unlink, waste))
             return PrePost(pre=pre, post=post, xdata=answers)
         except OSError as error:
             raise self.failed(req, error) from error
+
+    def _taking(self, req: Fop, parent: Dir, name: bytes, gfid: bytes, st: os.stat_result) -> Journal:
+        """Note that a name is about to be taken away."""
+        places = (Place(parent.obj.gfid, name),)
+        intent = Intent(req.name, time.time_ns(), req.ctime, req.stamp, places, victim=gfid, ino=st.st_ino)
+        return self.journal.note(intent)
 
     def _unlink_foreign(self, req: fops.Unlink, parent: Dir, name: bytes) -> PrePost:
         """Remove a name that the brick knows nothing of (no gfid, or a copy that carries another file's)."""
@@ -163,14 +173,15 @@ class PosixUnlink(PosixRange):
                 obj = None
             pre = self.parent_seen(parent)
             waste = None
-            if req.xflags & 1:
-                waste = f"{self._handles}landfill/{gfid_text(new_gfid())}"
-                os.rename(name, waste, src_dir_fd=parent.fd)
-            else:
-                os.rmdir(name, dir_fd=parent.fd)
-            if obj is not None:
-                self._dir_gone(obj)
-            post = self.parent_changed(req, parent)
+            with self._taking(req, parent, name, obj.gfid if obj is not None else NULL_GFID, st):
+                if req.xflags & 1:
+                    waste = f"{self._handles}landfill/{gfid_text(new_gfid())}"
+                    os.rename(name, waste, src_dir_fd=parent.fd)
+                else:
+                    os.rmdir(name, dir_fd=parent.fd)
+                if obj is not None:
+                    self._dir_gone(obj)
+                post = self.parent_changed(req, parent)
             if waste is not None:
                 await shield(self.work(self.remove_tree, waste))
             return PrePost(pre=pre, post=post)
@@ -224,22 +235,22 @@ class PosixUnlink(PosixRange):
 
     def _remove_leaf(self, fd: int, name: str) -> None:
         gfid, st = self._gfid_at(fd, name)
-        os.unlink(name, dir_fd=fd)
+        orphaned = False
+        if gfid is not None and len(gfid) == 16 and st.st_nlink <= 2:
+            handle = self.handle(gfid)
+            with suppress(FileNotFoundError):
+                if os.lstat(handle).st_ino == st.st_ino:
+                    # Somebody may have it open: then its data goes with the last fd. The name goes after the handle,
+                    # or nobody would find that one after a crash.
+                    os.rename(handle, f"{self._handles}unlink/{gfid_text(gfid)}")
+                    orphaned = True
         if self.mapped and not stat.S_ISREG(st.st_mode) and st.st_nlink <= 2:
             with suppress(FileNotFoundError):
                 os.unlink(self.sidecar(st.st_ino))
-        if gfid is None or len(gfid) != 16:
-            return
-        handle = self.handle(gfid)
-        try:
-            left = os.lstat(handle)
-            if left.st_ino != st.st_ino or left.st_nlink != 1:
-                return
-            # Somebody may have it open: then its data goes with the last fd.
-            os.rename(handle, f"{self._handles}unlink/{gfid_text(gfid)}")
-        except FileNotFoundError:
-            return
-        self.graph.reactor.post(lambda: self._orphaned(gfid))
+        os.unlink(name, dir_fd=fd)
+        if gfid is not None and orphaned:
+            owner = gfid
+            self.graph.reactor.post(lambda: self._orphaned(owner))
 
     def _orphaned(self, gfid: bytes) -> None:
         """On the reactor's thread: a file lost its last name to the removal of a tree."""
@@ -277,16 +288,24 @@ class PosixUnlink(PosixRange):
             pre_old, pre_new = self.parent_seen(source), self.parent_seen(target)
             victim, victim_st = self._victim(target, new)
             waste = None
-            if victim is not obj:
-                if obj.is_dir:
-                    self._rename_dir(source, old, target, new, obj, victim)
-                else:
-                    waste = self._rename_file(req, source, old, target, new, obj, victim, victim_st)
-                self.touch(req, obj, st, STAMP_NAME)
-            after = os.lstat(new, dir_fd=target.fd)
-            stat_ = self.settle(obj, after)
-            post_old = self.parent_changed(req, source) if victim is not obj else pre_old
-            post_new = self.parent_changed(req, target) if victim is not obj else pre_new
+            post_old, post_new = pre_old, pre_new
+            if victim is obj:
+                stat_ = self.settle(obj, os.lstat(new, dir_fd=target.fd))
+            else:
+                places = (Place(source.obj.gfid, old), Place(target.obj.gfid, new, obj.gfid))
+                lost, ino = (victim.gfid, victim.st_ino) if victim is not None else (NULL_GFID, 0)
+                intent = Intent(
+                    req.name, time.time_ns(), req.ctime, req.stamp, places, gfid=obj.gfid, victim=lost, ino=ino
+                )
+                with self.journal.note(intent):
+                    if obj.is_dir:
+                        self._rename_dir(source, old, target, new, obj, victim)
+                    else:
+                        waste = self._rename_file(req, source, old, target, new, obj, victim, victim_st)
+                    self.touch(req, obj, st, STAMP_NAME)
+                    stat_ = self.settle(obj, os.lstat(new, dir_fd=target.fd))
+                    post_old = self.parent_changed(req, source)
+                    post_new = self.parent_changed(req, target)
             if source.obj is target.obj:
                 post_old = post_new
             if waste is not None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
+from contextlib import suppress
 
 from glustx import fops
 from glustx.fops import AttrReply, EntryReply, PrePost
-from glustx.values import NULL_GFID, STAMP_CTIME, STAMP_MTIME
+from glustx.values import NULL_GFID, STAMP_CTIME, STAMP_MTIME, gfid_text
 from glustx.xdata import MDATA_KEY
-from glustx.xlators.storage.posix_attr import NS, STAMP_BIRTH, STAMP_NAME
+from glustx.xlators.storage.posix_attr import NS, STAMP_BIRTH
 from glustx.xlators.storage.posix_data import INLINE_WRITE, _pwrite_all
+from glustx.xlators.storage.posix_intent import Intent
 from glustx.xlators.storage.posix_object import (
     GFID_KEY,
+    Dir,
     OpenFile,
     pack_mdata,
 )
@@ -31,15 +35,12 @@ class PosixWhole(PosixUnlink):
             parent = self.parent_of(req, req.loc)
             pre = self.parent_seen(parent)
             mode, acl = self._mode(parent, req.mode, req.umask)
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(name, flags, mode & 0o7777, dir_fd=parent.fd)
-            try:
-                obj, _ = self._complete(req, parent, name, fd, gfid, mode & 0o7777, acl, pre)
-            except BaseException:
-                self._undo(name, parent)
-                os.close(fd)
-                raise
-            f = OpenFile(fd, obj, None, req.flags)
+            with suppress(FileNotFoundError):
+                os.lstat(name, dir_fd=parent.fd)
+                raise OSError(errno.EEXIST, "the name is taken")
+            fd, source = self._nameless(parent, gfid, mode & 0o7777)
+            # Content and xattrs come before the name, so a crash leaves all or nothing.
+            f = OpenFile(fd, self._root.obj, None, req.flags)
             try:
                 if len(req.data) > INLINE_WRITE:
                     count = await self.work(_pwrite_all, f, req.data, req.offset, f.sync)
@@ -47,17 +48,39 @@ class PosixWhole(PosixUnlink):
                     count = _pwrite_all(f, req.data, req.offset, f.sync)
                 if count < len(req.data):
                     raise OSError(errno.ENOSPC, "no space for the whole content")
-                self._set(req, req.xattrs, os.XATTR_CREATE, obj, os.fstat(fd), fd)
-            except BaseException:
-                with self.last_name_goes(obj, os.fstat(fd), parent, name) as waste:
-                    self._undo(name, parent)
-                if waste is not None:
-                    os.unlink(waste)
-                raise
-            post = self.parent_changed(req, parent)
-            return EntryReply(stat=self.settle(obj, os.fstat(fd)), preparent=pre, postparent=post)
+                for key, value in self.settable(req.xattrs):
+                    self.xset(fd, key, value)
+                pre = self.parent_seen(parent)
+                with self.making(req, parent, name, gfid):
+                    os.link(source, name, dst_dir_fd=parent.fd, follow_symlinks=True)
+                    try:
+                        obj, st = self._complete(req, parent, name, fd, gfid, mode & 0o7777, acl, pre)
+                    except BaseException:
+                        self._undo(name, parent)
+                        raise
+                    obj.whole = False
+                    post = self.parent_changed(req, parent)
+                    stat_ = self.settle(obj, st)
+            finally:
+                if not source.startswith("/proc"):
+                    os.unlink(source)
+            return EntryReply(stat=stat_, preparent=pre, postparent=post)
         except (OSError, OverflowError) as error:
             raise self.failed(req, error) from error
+
+    def _nameless(self, parent: Dir, gfid: bytes, mode: int) -> tuple[int, str]:
+        """Open a new file without a name in a directory, and tell from where it can be linked to one.
+
+        Where the file system has no O_TMPFILE it is made aside, where the next start removes what a crash has left.
+        """
+        try:
+            fd = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode, dir_fd=parent.fd)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):
+                raise
+            aside = f"{self._handles}unlink/{gfid_text(gfid)}"
+            return os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode), aside
+        return fd, f"/proc/self/fd/{fd}"
 
     async def icreate(self, req: fops.Icreate) -> AttrReply:
         """ICREATE: a regular file that has no name yet, reachable by its gfid alone until NAMELINK."""
@@ -68,22 +91,23 @@ class PosixWhole(PosixUnlink):
             if stat.S_IFMT(req.mode) not in (0, stat.S_IFREG):
                 raise OSError(errno.EOPNOTSUPP, "ICREATE makes regular files")
             path = self.handle_place(gfid)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                if (req.caller.uid, req.caller.gid) != (self.uid, self.gid):
-                    self.give(fd, req.caller.uid, req.caller.gid)
-                self.xset(fd, GFID_KEY, gfid)
-                when, flags = self.when(req, STAMP_BIRTH)
-                if self.options.ctime and flags & (STAMP_CTIME | STAMP_MTIME):
-                    s, n = divmod(when, NS)
-                    self.xset(fd, MDATA_KEY, pack_mdata((s, n, s, n, s, n)))
-                os.fchmod(fd, req.mode & 0o7777)
-                st = os.fstat(fd)
-            except BaseException:
-                os.unlink(path)
-                raise
-            finally:
-                os.close(fd)
+            with self.journal.note(Intent(req.name, time.time_ns(), made=gfid)):
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                try:
+                    if (req.caller.uid, req.caller.gid) != (self.uid, self.gid):
+                        self.give(fd, req.caller.uid, req.caller.gid)
+                    when, flags = self.when(req, STAMP_BIRTH)
+                    if self.options.ctime and flags & (STAMP_CTIME | STAMP_MTIME):
+                        s, n = divmod(when, NS)
+                        self.xset(fd, MDATA_KEY, pack_mdata((s, n, s, n, s, n)))
+                    os.fchmod(fd, req.mode & 0o7777)
+                    self.xset(fd, GFID_KEY, gfid)  # with it the file is there for good
+                    st = os.fstat(fd)
+                except BaseException:
+                    os.unlink(path)
+                    raise
+                finally:
+                    os.close(fd)
             obj = self.remember(gfid, st)
             self.refresh(obj, st, obj.xpath)
             return AttrReply(stat=self.iatt(obj, st))
@@ -99,14 +123,7 @@ class PosixWhole(PosixUnlink):
                 raise OSError(errno.EPERM, "not a file made by ICREATE")
             parent = self.parent_of(req, req.loc)
             pre = self.parent_seen(parent)
-            self.name_added(obj, parent, name)
-            try:
-                os.link(obj.path, name, dst_dir_fd=parent.fd, follow_symlinks=False)
-            except BaseException:
-                self.name_removed(obj, parent, name)
-                raise
-            self.touch(req, obj, st, STAMP_NAME)
-            self.settle(obj, os.lstat(obj.path))
-            return PrePost(pre=pre, post=self.parent_changed(req, parent))
+            _, post = self.add_link(req, obj, st, parent, name)
+            return PrePost(pre=pre, post=post)
         except OSError as error:
             raise self._in_parent(req, error) from error

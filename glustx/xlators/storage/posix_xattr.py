@@ -10,6 +10,8 @@ import errno
 import os
 import stat
 import struct
+import time
+from collections.abc import Iterator
 from typing import Any
 
 from glustx import fops
@@ -40,6 +42,7 @@ from glustx.xdata import (
     Typed,
     Xdata,
 )
+from glustx.xlators.storage.posix_intent import Intent, Journal
 from glustx.xlators.storage.posix_object import (
     GFID2PATH,
     GFID_KEY,
@@ -103,41 +106,65 @@ class PosixXattr(PosixReaddir):
             self.settle(obj, self._stat(obj, at))
             return Done()
         pre = self.iatt(obj, st)
-        done: list[tuple[bytes, bytes | None]] = []
         known = obj.xattrs
+        changes = list(self.settable(xattrs))
+        before = [(key, known[key] if key in known else self.xget(at, key)) for key, _ in changes]
+        with self.changing(req, obj, before):
+            self._set_all(obj, at, changes, before, flags & 3)
+            if req.ctime:
+                # Stock's clients send no time with this fop. A time of our own would make replicas differ, and with
+                # them the heal that has just made them alike by this fop.
+                self.touch_at(req, obj, at, st)
+        post = self.settle(obj, self._stat(obj, at))
+        return Done(xdata=Xdata({DHT_GET_IATT: post, VIRT_PRESTAT: pre, VIRT_POSTSTAT: post}))
+
+    def settable(self, xattrs: Xdata) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys and values that a request sets, as they are on disk; OSError for one that clients may not."""
+        for key, (kind, value) in xattrs.typed():
+            if key in _IGNORED:
+                continue
+            if key != MDATA_KEY:
+                self._refuse(key)
+            yield key, _plain(kind, value)
+
+    def changing(self, req: Fop, obj: Obj, before: list[tuple[bytes, bytes | None]]) -> Journal:
+        """Note the values of xattrs that are about to change."""
+        intent = Intent(req.name, time.time_ns(), req.ctime, req.stamp, gfid=obj.gfid, xattrs=tuple(before))
+        return self.journal.note(intent)
+
+    def _set_all(
+        self,
+        obj: Obj,
+        at: At,
+        changes: list[tuple[bytes, bytes]],
+        before: list[tuple[bytes, bytes | None]],
+        flags: int,
+    ) -> None:
+        done = 0
         try:
-            for key, (kind, value) in xattrs.typed():
-                if key in _IGNORED:
-                    continue
-                data = _plain(kind, value)
+            for key, data in changes:
                 if key == MDATA_KEY:
                     given = parse_mdata(data)
                     if given is None:
                         raise OSError(errno.EINVAL, "not an mdata value")
                     cs, cn, ms, mn, as_, an = given
                     self._merge_times(obj, at, MdataTimes(as_, ms, cs, an, mn, cn))
-                    continue
-                self._refuse(key)
-                before = known[key] if key in known else self.xget(at, key)
-                self.xset(at, key, data, flags & 3)
-                done.append((key, before))
-                known[key] = data
+                else:
+                    self.xset(at, key, data, flags)
+                    obj.xattrs[key] = data
                 if key.startswith(b"system."):
                     # What the kernel stores may differ, and the mode moves along.
-                    del known[key]
+                    del obj.xattrs[key]
+                done += 1
         except BaseException:
-            self._take_back(obj, at, done)
+            self._take_back(obj, at, before[:done])
             raise
-        if req.ctime:
-            # Stock's clients send no time with this fop. A time of our own would make replicas differ, and with them
-            # the heal that has just made them alike by this fop.
-            self.touch_at(req, obj, at, st)
-        post = self.settle(obj, self._stat(obj, at))
-        return Done(xdata=Xdata({DHT_GET_IATT: post, VIRT_PRESTAT: pre, VIRT_POSTSTAT: post}))
 
     def _take_back(self, obj: Obj, at: At, done: list[tuple[bytes, bytes | None]]) -> None:
         for key, before in reversed(done):
             obj.xattrs.pop(key, None)
+            if key == MDATA_KEY:
+                continue  # times only move on
             if before is None:
                 self.xdel(at, key)
             else:
@@ -203,16 +230,17 @@ class PosixXattr(PosixReaddir):
             if name in (GFID_KEY, VOLUME_ID_KEY, MDATA_KEY):
                 raise OSError(errno.EPERM, f"{name.decode()} is the brick's own")
             self._refuse(name)
-        for name in keys:
-            try:
-                self.xdel(at, name)
-            except OSError as error:
-                if not many or error.errno != errno.ENODATA:
-                    raise
-            obj.xattrs[name] = None
-            if name.startswith(b"system."):
-                del obj.xattrs[name]
-        self.touch_at(req, obj, at, st)
+        with self.changing(req, obj, [(name, self.xget(at, name)) for name in keys]):
+            for name in keys:
+                try:
+                    self.xdel(at, name)
+                except OSError as error:
+                    if not many or error.errno != errno.ENODATA:
+                        raise
+                obj.xattrs[name] = None
+                if name.startswith(b"system."):
+                    del obj.xattrs[name]
+            self.touch_at(req, obj, at, st)
         post = self.settle(obj, self._stat(obj, at))
         return Done(xdata=Xdata({DHT_GET_IATT: post, VIRT_PRESTAT: pre, VIRT_POSTSTAT: post}))
 
@@ -307,18 +335,18 @@ class PosixXattr(PosixReaddir):
         FopError: EINVAL for other operations, ERANGE when the stored value is longer than the new one.
         """
         try:
-            return self._xattrop(req.flags, req.xattrs, *self._by_loc(req.loc))
+            return self._xattrop(req, req.flags, req.xattrs, *self._by_loc(req.loc))
         except OSError as error:
             raise self.failed(req, error) from error
 
     async def fxattrop(self, req: fops.Fxattrop) -> XattropReply:
         """FXATTROP."""
         try:
-            return self._xattrop(req.flags, req.xattrs, *self._by_fd(req.fd))
+            return self._xattrop(req, req.flags, req.xattrs, *self._by_fd(req.fd))
         except OSError as error:
             raise self.failed(req, error) from error
 
-    def _xattrop(self, how: int, xattrs: Xdata, obj: Obj, st: os.stat_result, at: At) -> XattropReply:
+    def _xattrop(self, req: Fop, how: int, xattrs: Xdata, obj: Obj, st: os.stat_result, at: At) -> XattropReply:
         known = obj.xattrs
         answer: dict[bytes, object] = {}
         changes: list[tuple[bytes, bytes]] = []
@@ -336,17 +364,10 @@ class PosixXattr(PosixReaddir):
                 answer[key] = shown
             if new is not None:
                 changes.append((key, new))
-        done: list[tuple[bytes, bytes | None]] = []
-        try:
-            for key, new in changes:
-                before = known[key]
-                self.xset(at, key, new)
-                done.append((key, before))
-                known[key] = new
-        except BaseException:
-            self._take_back(obj, at, done)
-            raise
         if changes:
+            before = [(key, known[key]) for key, _ in changes]
+            with self.changing(req, obj, before):
+                self._set_all(obj, at, changes, before, 0)
             self.settle(obj, self._stat(obj, at))
         return XattropReply(xattrs=Xdata(answer))
 
