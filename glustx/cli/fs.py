@@ -16,7 +16,10 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Urls = Annotated[list[str], typer.Argument(metavar="URL...", help="gluster://HOST[:PORT][,HOST2]/VOLUME[/PATH]")]
+Urls = Annotated[
+    list[str],
+    typer.Argument(metavar="URL...", help="gluster://HOST[:PORT][,HOST2]/VOLUME/PATH; without PATH the volume's root."),
+]
 Words = Annotated[
     list[str],
     typer.Argument(metavar="SOURCE... TARGET", help="URLs, local paths; for cp also - for stdin or stdout."),
