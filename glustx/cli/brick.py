@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from glustx.cli.failures import USAGE, Failure, told
+from glustx.cli.security import chosen
 from glustx.cli.serve import LogFormat, LogLevel, set_up_logs
 from glustx.mgmt.state import ServeError
 from glustx.rpc.channel import Address
+from glustx.rpc.tls import settled
 
 
 def brick(
@@ -32,7 +35,7 @@ def brick(
         set_up_logs(log_level, log_format)
         if volfile is None and not (server and volfile_id):
             raise Failure("a brick needs --volfile, or --server and --volfile-id", USAGE)
-        manager = _address(server) if server else None
+        manager = msgspec.structs.replace(_address(server), tls=settled(chosen())) if server else None
         run_brick(BrickConfig(volfile, manager, volfile_id, control, supervised), volume)
 
 

@@ -15,6 +15,7 @@ import typer
 from glustx import logs
 from glustx.cli.failures import FAILED, NOT_CONNECTED, USAGE, Failure, told
 from glustx.cli.interrupts import stoppable
+from glustx.cli.security import chosen
 from glustx.errors import MountError
 from glustx.fs.copying import CopyOptions, FileCopier
 from glustx.fs.sides import Local, Place
@@ -59,7 +60,7 @@ class Volumes:
         suffix = mark + query
         if base + suffix not in self._open:
             try:
-                self._open[base + suffix] = Volume(root, umask=self.umask)
+                self._open[base + suffix] = Volume(root, umask=self.umask, tls=chosen())
             except ValueError as error:  # also VolfileError, OptionError and GraphError
                 raise Failure(f"{root}: {error}", NOT_CONNECTED) from None
         return Place(self._open[base + suffix], url.path, base, suffix)

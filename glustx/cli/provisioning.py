@@ -13,6 +13,7 @@ import msgspec
 from glustx import logs
 from glustx.cli.failures import FAILED, MISMATCH, NO_SPACE, NOT_CONNECTED, USAGE, Failure
 from glustx.cli.interrupts import stoppable
+from glustx.cli.security import chosen
 from glustx.gfapi import Volume
 from glustx.gfapi.url import GlusterURL, is_url, parse_url
 from glustx.options import parse_size
@@ -155,7 +156,7 @@ def _sentence(place: Place, error: OSError, name: str) -> str:
 def open_volume(place: Place) -> Iterator[Volume]:
     """The mounted volume of a place; NOT_CONNECTED when that cannot be had."""
     try:
-        volume = Volume(place.source)
+        volume = Volume(place.source, tls=chosen())
     except OSError as error:
         raise Failure(f"{place.name}: {error.strerror or error}", NOT_CONNECTED) from None
     except ValueError as error:  # also VolfileError, OptionError and GraphError

@@ -11,6 +11,7 @@ import typer
 from glustx import logs
 from glustx.cli.failures import FAILED, NOT_CONNECTED, USAGE, Failure, told
 from glustx.cli.option_words import OptionWords, options_of
+from glustx.cli.security import chosen, words
 from glustx.mgmt.state import Folders, Ports, ServeError, folders
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def serve(
     from glustx.mgmt.serve import serve as run
     from glustx.mgmt.volumes import Terms, volume_of_folder, volume_of_volfile
     from glustx.rpc.channel import Address
+    from glustx.rpc.tls import settled
 
     with told(ServeError):
         set_up_logs(log_level, log_format)
@@ -94,6 +96,8 @@ def serve(
         if not 0 <= brick_port + len(sources) - 1 <= 65535:
             raise Failure(f"--brick-port {brick_port} leaves no port for the last brick", USAGE)
         options = options_of(option)
+        # The machine's secure-access is about volume servers, as in stock; the command line is about bricks as well.
+        tls = settled(chosen()) if chosen() else None
         where = places(state_dir)
         # Clients on this machine and elsewhere all know it by its name when it listens everywhere.
         told_host = host or (socket.gethostname() if address in ("0.0.0.0", "::") else address)
@@ -103,7 +107,7 @@ def serve(
             if not source.is_dir() and source.suffix == ".vol" and not source.exists():
                 raise Failure(f"volfile {source} does not exist", USAGE)
             nth = brick_port + index if brick_port else 0
-            terms = Terms(address, told_host, nth, allow, profile, log_level, options)
+            terms = Terms(address, told_host, nth, allow, profile, log_level, options, tls)
             if source.is_file():
                 if options:
                     raise Failure(f"--option is for bricks of a folder; put it into {source}", USAGE)
@@ -113,12 +117,13 @@ def serve(
             volumes.append(made)
         run(
             volumes,
-            Address(address, port),
+            Address(address, port, tls=settled(chosen())),
             told_host,
             where,
             _print_json if json else _print_text,
             restart=restart,
             log_options=["--log-level", log_level, "--log-format", log_format],
+            tls_options=words(settled(chosen())),
         )
 
 

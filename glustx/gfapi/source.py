@@ -13,7 +13,7 @@ import msgspec
 from glustx import volgen
 from glustx.gfapi.url import GlusterURL, is_url, parse_hosts, parse_url
 from glustx.rpc.channel import Address
-from glustx.rpc.tls import Tls, of_machine
+from glustx.rpc.tls import Tls, settled
 
 SourceLike = Union[str, "os.PathLike[str]", Iterable[str], GlusterURL, "Source"]
 
@@ -86,9 +86,7 @@ class Source(msgspec.Struct, frozen=True):
             tls: files to use; True for stock's in /etc/ssl; False for no TLS; None for what this source says, else for
                 what this machine does (TLS where /var/lib/glusterd/secure-access exists).
         """
-        if tls is None:
-            tls = self.tls or of_machine()
-        found = (Tls() if tls else None) if isinstance(tls, bool) else tls
+        found = settled(self.tls if tls is None else tls)
         addresses = tuple(msgspec.structs.replace(address, tls=found) for address in self.addresses)
         return msgspec.structs.replace(self, tls=found, addresses=addresses)
 

@@ -17,8 +17,9 @@ from glustx.mgmt.server import VolumeServer
 from glustx.mgmt.state import Folders, ServeError
 from glustx.mgmt.supervisor import BrickProcess
 from glustx.mgmt.volumes import Volume, Volumes
-from glustx.rpc.channel import Address, Listener
-from glustx.rpc.transport import AsyncioNetwork, drive_in_loop
+from glustx.rpc.channel import Address, Listener, Receiver
+from glustx.rpc.tls import TlsError
+from glustx.rpc.transport import AsyncioNetwork, AsyncioReactor, drive_in_loop
 from glustx.runtime import Waiter
 
 log = logging.getLogger("glustx.mgmt")
@@ -64,21 +65,24 @@ def serve(
     *,
     restart: bool = False,
     log_options: list[str] | None = None,
+    tls_options: list[str] | None = None,
 ) -> None:
     """Serve volumes until SIGTERM or SIGINT.
 
     Args:
         volumes: at least one.
-        address: where the volume server listens.
+        address: where the volume server listens, behind its `tls`.
         advertised: the host clients are told.
         places: where the control sockets go.
         ready: called once, when every brick has signed in.
         restart: start a brick again that ended by itself.
         log_options: words of the command line for the bricks' logs.
+        tls_options: the same for their connections with the volume server.
 
     Raises ServeError when something cannot be brought up; whatever was up by then has ended.
     """
-    asyncio.run(_Serve(volumes, address, advertised, places, ready, restart, log_options or []).run())
+    words = (tls_options or [], log_options or [])
+    asyncio.run(_Serve(volumes, address, advertised, places, ready, restart, words).run())
 
 
 class _Serve:
@@ -90,7 +94,7 @@ class _Serve:
         places: Folders,
         ready: Callable[[Ready], None],
         restart: bool,
-        log_options: list[str],
+        words: tuple[list[str], list[str]],
     ) -> None:
         self.volumes = Volumes()
         for volume in volumes:
@@ -100,7 +104,7 @@ class _Serve:
         self.places = places
         self.ready = ready
         self.restart = restart
-        self.log_options = log_options
+        self.words = words
         self.processes: dict[str, BrickProcess] = {}
 
     async def run(self) -> None:
@@ -130,9 +134,15 @@ class _Serve:
         async def bound(waiter: Waiter[Listener]) -> Listener:
             return await waiter
 
-        server = VolumeServer(self.volumes, self._signed_in)
+        make_receiver: Callable[[], Receiver] = VolumeServer(self.volumes, self._signed_in).make_receiver
         try:
-            listener: Listener = await drive_in_loop(bound(network.listen(self.address, server.make_receiver)), loop)
+            if self.address.tls is not None:
+                from glustx.rpc.tls_stream import TlsAcceptor  # few need the ssl module
+
+                make_receiver = TlsAcceptor(make_receiver, self.address.tls, AsyncioReactor(loop)).make_receiver
+            listener: Listener = await drive_in_loop(bound(network.listen(self.address, make_receiver)), loop)
+        except TlsError as error:
+            raise ServeError(f"cannot listen on {self.address}: {error.strerror}") from None
         except OSError as error:
             name = errno.errorcode.get(error.errno or 0, "")
             why = f"{name} ({os.strerror(error.errno)})" if error.errno and name else str(error)
@@ -146,7 +156,7 @@ class _Serve:
             for brick in volume.bricks:
                 path = self.places.socket(volume.name, brick.name)
                 self.processes[brick.name] = BrickProcess(
-                    brick.name, brick.key, volume.name, manager, path, self.log_options, self.restart, self._brick_ended
+                    brick.name, brick.key, volume.name, manager, path, self.words, self.restart, self._brick_ended
                 )
 
     def _signed_in(self, brick: str, port: int, pid: int) -> None:

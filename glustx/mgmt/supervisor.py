@@ -35,7 +35,7 @@ class BrickProcess:
         volume: the volume's name, for the brick's messages.
         manager: where the process finds the volume server.
         control: path of its control socket.
-        log_options: words of the command line that set up its log.
+        options: words of the command line before and behind the command.
         restart: start it again when it ends by itself.
         ended: called when it has ended by itself.
     """
@@ -47,7 +47,7 @@ class BrickProcess:
         volume: str,
         manager: Address,
         control: Path,
-        log_options: list[str],
+        options: tuple[list[str], list[str]],
         restart: bool,
         ended: Callable[[BrickProcess], None],
     ) -> None:
@@ -56,7 +56,7 @@ class BrickProcess:
         self.pid = 0
         server = f"{manager.host}:{manager.port}" if ":" not in manager.host else f"[{manager.host}]:{manager.port}"
         words = ["--server", server, "--volfile-id", key, "--volume", volume, "--control", str(control), "--supervised"]
-        self._argv = [sys.executable, "-m", "glustx", "brick", *words, *log_options]
+        self._argv = [sys.executable, "-m", "glustx", *options[0], "brick", *words, *options[1]]
         self._restart = restart
         self._ended = ended
         self._process: asyncio.subprocess.Process | None = None

@@ -14,9 +14,13 @@ from glustx.graph import find_type
 from glustx.mgmt.folder import claim
 from glustx.mgmt.profile import with_counts
 from glustx.mgmt.state import Ports, ServeError
+from glustx.options import parse_bool
+from glustx.rpc.tls import Tls
 from glustx.volfile import Volfile, VolfileError, VolumeSpec
 
 _PORT_KEYS = ("transport.socket.listen-port", "listen-port")
+_SSL = "transport.socket.ssl-enabled"
+_SHARED = tuple(f"transport.socket.ssl-{key}" for key in ("cert-depth", "cipher-list", "ec-curve"))
 _ADDRESS_KEY = "transport.socket.bind-address"
 
 log = logging.getLogger(__name__)
@@ -84,6 +88,7 @@ class Terms(msgspec.Struct, frozen=True):
         profile: count the fops of every translator.
         log_level: of the bricks: debug, info, warning or error.
         options: to add to the stack of a folder's brick, or replace there, by translator type.
+        tls: secures bricks and their clients; None leaves it to `options` or the volfile.
     """
 
     address: str = "127.0.0.1"
@@ -93,6 +98,7 @@ class Terms(msgspec.Struct, frozen=True):
     profile: bool = False
     log_level: str = "warning"
     options: volgen.Options = {}
+    tls: Tls | None = None
 
 
 def volume_of_folder(folder: Path, name: str, ports: Ports, terms: Terms, *, root: bool) -> Volume:
@@ -118,7 +124,7 @@ def volume_of_folder(folder: Path, name: str, ports: Ports, terms: Terms, *, roo
     _check(text)
     claimed = claim(folder, root=root)
     port = ports.fix(name, brick, terms.address, terms.brick_port)
-    own = {"debug/io-stats": {"log-level": terms.log_level.upper()}}
+    own = {"debug/io-stats": {"log-level": terms.log_level.upper()}, "protocol/server": _tls_options(terms)}
     if claimed.namespace == "user":
         own["storage/posix"] = {"xattr-namespace": "user"}
     options = {kind: {**own.get(kind, {}), **terms.options.get(kind, {})} for kind in {*own, *terms.options}}
@@ -162,11 +168,30 @@ def volume_of_volfile(path: Path, name: str, ports: Ports, terms: Terms) -> Volu
         port = ports.fix(name, brick, terms.address, terms.brick_port)
         options = {"transport-type": "tcp", _ADDRESS_KEY: terms.address, _PORT_KEYS[0]: str(port)}
         options[f"auth.addr.{brick}.allow"] = _allow(terms)
+        options |= _tls_options(terms)
         server_name = f"{name}-server"
         if server_name in spec.by_name:
             raise ServeError(f"{path}: the name {server_name} is needed for the protocol/server that is added")
         volumes = (*spec.volumes, VolumeSpec(server_name, "protocol/server", options, (brick,)))
     return _volume(name, brick, port, volfile.format(Volfile(volumes, str(path))), terms)
+
+
+def _tls_options(terms: Terms) -> dict[str, str]:
+    tls = terms.tls
+    if tls is None:
+        return {}
+    files = {"own-cert": tls.own_cert, "private-key": tls.private_key, "ca-list": tls.ca_list}
+    return {_SSL: "on", **{f"transport.socket.ssl-{key}": path for key, path in files.items() if path}}
+
+
+def _as_the_brick(text: str) -> dict[str, str]:
+    """Return the options by which a client meets a brick that wants TLS; its files are its own machine's."""
+    options = volfile.parse(text).root.options
+    try:
+        secured = parse_bool(options.get(_SSL, "off"))
+    except ValueError:
+        secured = False  # the brick will not start, and say so
+    return {_SSL: "on", **{key: options[key] for key in _SHARED if key in options}} if secured else {}
 
 
 def _allow(terms: Terms) -> str:
@@ -192,6 +217,7 @@ def _on_terms(path: Path, root: VolumeSpec, terms: Terms) -> Mapping[str, str]:
     if said != terms.address:
         log.warning("%s: %s listens on %s (--address), not on %s", path, root.name, terms.address, said)
     options[_ADDRESS_KEY] = terms.address
+    options |= _tls_options(terms)
     if terms.allow is not None:
         subject = options.get("auth-path") or root.subvolumes[0]
         login = f"auth.login.{subject}.allow"
@@ -205,7 +231,7 @@ def _on_terms(path: Path, root: VolumeSpec, terms: Terms) -> Mapping[str, str]:
 
 def _volume(name: str, brick: str, port: int, text: str, terms: Terms, volume_id: str = "") -> Volume:
     # The name of a brick from a volfile need not be a path, which volgen insists on.
-    remote = {"protocol/client": {"remote-subvolume": brick}}
+    remote = {"protocol/client": {"remote-subvolume": brick, **_as_the_brick(text)}}
     client = _made(lambda: volgen.client_volfile(name, [(terms.advertised, port, "/")], options=remote))
     if terms.profile:
         text = with_counts(text)

@@ -18,6 +18,7 @@ from glustx.rpc import dict_v1, message
 from glustx.rpc import programs as p
 from glustx.rpc.channel import Address, Channel, Network
 from glustx.rpc.connection import RpcConnection
+from glustx.rpc.tls import TlsError
 from glustx.rpc.xdr import XdrError
 from glustx.runtime import Reactor, Run, TimedOut, TimerHandle, Waiter, drive, wait_for
 from glustx.values import Caller
@@ -34,7 +35,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 3.0  # seconds between attempts to find a serv
 WATCH = 30.0  # seconds of silence after which a server is asked for a sign of life
 MAX_SERVERS = 64
 
-# What stock 10 sends: without them glusterd takes the client for a 3.x one and refuses volumes with newer options.
+# As stock 10 does: without them glusterd takes the client for a 3.x one and refuses volumes with newer options.
 OP_VERSIONS = {"min-op-version": "1", "max-op-version": "100000"}
 
 
@@ -108,7 +109,7 @@ async def connect(network: Network, reactor: Reactor, address: Address, timeout:
     try:
         return await wait_for(reactor, connection.ready, timeout)
     except TimedOut:
-        what = "end of the TLS handshake" if secured is not None and secured.connected else "answer"
+        what = "end of the TLS handshake" if secured and secured.connected else "answer"
         raise TimeoutError(errno.ETIMEDOUT, f"no {what} in {timeout:g} s") from None
     except BaseException as error:
         connection.ready.fail(error)
@@ -191,7 +192,7 @@ class VolumeServers:
         except TimedOut:
             raise FopError(errno.ENOTCONN, f"{address}: no answer in {self._timeout:g} s") from None
         except (OSError, XdrError) as error:
-            raise FopError(errno.ENOTCONN, f"{address}: {error}") from None
+            raise _failed(error, address) from None
         if reply.op_ret < 0:
             code = reply.op_errno or errno.ENOENT
             what = "no such volume, or it is not started" if code == errno.ENOENT else os.strerror(code)
@@ -213,7 +214,7 @@ class VolumeServers:
         try:
             connection = await connect(self._network, self._reactor, address, self._timeout)
         except OSError as error:
-            raise FopError(errno.ENOTCONN, f"{address}: {error.strerror or error}") from None
+            raise _failed(error, address) from None
         try:
             return connection, await self._ask(connection, address)
         except BaseException:
@@ -337,7 +338,16 @@ class VolumeServers:
         self._look_again(self._pause)
 
 
-def _unheard(view: memoryview | None, pos: int, end: int, error: Exception | None) -> None:
+def _failed(error: Exception, address: Address) -> FopError:
+    """Return ENOTCONN for a server that cannot be reached, and EPROTO or EINVAL where TLS is what keeps it away."""
+    text = str((isinstance(error, OSError) and error.strerror) or error)
+    if isinstance(error, ConnectionResetError) and address.tls is None and not address.path:
+        text = "it hangs up on the first call; it may want TLS"
+    told = isinstance(error, TlsError) or getattr(error, "errno", 0) == errno.EPROTO
+    return FopError(getattr(error, "errno", 0) if told else errno.ENOTCONN, f"{address}: {text}")
+
+
+def _unheard(*_: object) -> None:
     """Take a reply that says nothing but that the other side is there."""
 
 
@@ -374,18 +384,13 @@ async def volume_id(network: Network, reactor: Reactor, address: Address, volume
     try:
         connection = await connect(network, reactor, address, timeout)
         try:
-            asked = connection.ask(
-                p.HANDSHAKE,
-                p.HNDSK_GET_VOLUME_INFO,
-                question.encode(),
-                own_credential(),
-                p.GetVolumeInfoReply.decode,
-            )
+            decode, body = p.GetVolumeInfoReply.decode, question.encode()
+            asked = connection.ask(p.HANDSHAKE, p.HNDSK_GET_VOLUME_INFO, body, own_credential(), decode)
             reply = await wait_for(reactor, asked, timeout)
         finally:
             connection.hang_up()
     except (OSError, XdrError, TimedOut) as error:
-        raise FopError(errno.ENOTCONN, f"volume server {address}: {error}") from None
+        raise FopError(errno.ENOTCONN, f"volume server {_failed(error, address).text}") from None
     if reply.op_ret < 0:
         raise FopError(reply.op_errno or errno.ENOENT, f"volume server {address}: {reply.errstr or 'no such volume'}")
     return dict_v1.text(reply.pairs, b"volume_id")

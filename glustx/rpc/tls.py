@@ -176,6 +176,16 @@ def of_machine(path: str = SECURE_ACCESS) -> Tls | None:
     return Tls(cert_depth=int(said[1]) or CERT_DEPTH if said else CERT_DEPTH)
 
 
+def settled(tls: Tls | bool | None) -> Tls | None:
+    """Return what secures connections with volume servers: the files given; for True stock's; for None what this
+    machine does."""
+    if tls is True:
+        return of_machine() or Tls()
+    if tls is None:
+        return of_machine()
+    return tls or None
+
+
 def common_name(certificate: Any) -> str:
     """Return the first common name of a peer's certificate as `getpeercert` returns it; empty when it has none."""
     for part in certificate.get("subject", ()):
