@@ -30,6 +30,7 @@ class FakeChannel:
 
     peer = "192.0.2.7:1023"
     received = sent = 0
+    identity = None
 
     def __init__(self) -> None:
         self.out = bytearray()
