@@ -52,6 +52,18 @@ class Posix(PosixBrick, Xlator):
         health_check_interval: Seconds = option(
             Seconds(30), "Seconds between writes to .glusterfs/health_check; 0 for none.", low=0, live=True
         )
+        health_check_timeout: Seconds = option(
+            Seconds(20),
+            "Seconds after which a health check that has not ended has failed; 0 for none.",
+            low=0,
+            live=True,
+        )
+        janitor_sleep_duration: Seconds = option(
+            Seconds(600),
+            "Seconds between looks for removed trees that are still in .glusterfs/landfill.",
+            low=1,
+            live=True,
+        )
         xattr_namespace: str = option(
             "trusted",
             "Where trusted.* xattrs are kept: there, as stock does and root can, or mapped to user.glustx.*. Chosen "
@@ -67,8 +79,6 @@ class Posix(PosixBrick, Xlator):
             "batch-fsync-*",
             "disable-landfill-purge",
             "export-statfs-size",
-            "health-check-timeout",
-            "janitor-sleep-duration",
             "linux-aio",
             "linux-io_uring",
             "mandate-attribute",

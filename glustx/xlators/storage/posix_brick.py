@@ -7,9 +7,10 @@ import fcntl
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from glustx.errors import GraphError
-from glustx.runtime import TimerHandle, spawn
+from glustx.runtime import TimedOut, TimerHandle, spawn, wait_for
 from glustx.values import ROOT_GFID, gfid_from_text
 from glustx.xdata import MDATA_KEY
 from glustx.xlators.storage import posix_zero
@@ -93,6 +94,7 @@ class PosixBrick(PosixRecover):
     """Start, stop and health."""
 
     health: str = "unknown"
+    _touching = False
 
     def open_brick(self) -> None:
         """Open the brick folder, check whose it is, and complete what a brick needs.
@@ -217,12 +219,26 @@ class PosixBrick(PosixRecover):
         leftovers, self._leftovers = self._leftovers, []
         if leftovers:
             spawn(self._clear(leftovers))
+        self._again("janitor", self.options.janitor_sleep_duration, lambda: spawn(self._sweep()))
 
     async def _clear(self, leftovers: list[str]) -> None:
+        self.removals += 1
         try:
             await self.work(self.clear_leftovers, leftovers)
         except OSError as error:
             log.error("%s: landfill of %s is not empty: %s", self.name, self.brick, error)
+        finally:
+            self.removals -= 1
+
+    async def _sweep(self) -> None:
+        """Remove what a removal that failed has left in the landfill, while no other is under way."""
+        if not self.removals:
+            landfill = f"{self._handles}landfill/"
+            with suppress(OSError):
+                left = [landfill + name for name in await self.work(os.listdir, landfill)]
+                if left and not self.removals:
+                    await self._clear(left)
+        self._again("janitor", self.options.janitor_sleep_duration, lambda: spawn(self._sweep()))
 
     def follow_options(self) -> None:
         """Take over what options say in text.
@@ -256,10 +272,11 @@ class PosixBrick(PosixRecover):
 
     async def _check_health(self) -> None:
         try:
-            await self.work(self._touch_health_file)
+            await self._checked()
         except OSError as error:
             if self.health != "failed":
-                log.critical("%s: brick %s failed its health check: %s", self.name, self.brick, error.strerror)
+                where = f"{self.graph.surroundings.host}:{self.brick}"
+                log.critical("%s: brick %s failed its health check: %s", self.name, where, error.strerror)
                 self.tell_health(False)
             self.health = "failed"
         else:
@@ -270,17 +287,33 @@ class PosixBrick(PosixRecover):
         if interval:
             self._again("health", interval, lambda: spawn(self._check_health()))
 
+    async def _checked(self) -> None:
+        """One health check; a file system that hangs has at most one worker waiting for it."""
+        if self._touching:
+            raise OSError(errno.ETIMEDOUT, "the check before has not ended yet")
+        self._touching = True
+        waiter = self.graph.workers.submit(self.graph.reactor, self._touch_health_file)
+        limit = self.options.health_check_timeout
+        try:
+            await (wait_for(self.graph.reactor, waiter, limit) if limit else waiter)
+        except TimedOut:
+            raise OSError(errno.ETIMEDOUT, f"no answer within {limit:g} s (option health-check-timeout)") from None
+
     def tell_health(self, up: bool) -> None:
         """Tell the translators above whether the brick can be used."""
         raise NotImplementedError
 
     def _touch_health_file(self) -> None:
         text = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()).encode()
-        fd = os.open(self._handles + "health_check", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            os.pwrite(fd, text, 0)
-            os.fsync(fd)
-            if os.pread(fd, len(text), 0) != text:
-                raise OSError(errno.EIO, "the health file reads back otherwise")
+            fd = os.open(self._handles + "health_check", flags, 0o600)
+            try:
+                os.pwrite(fd, text, 0)
+                os.fsync(fd)
+                if os.pread(fd, len(text), 0) != text:
+                    raise OSError(errno.EIO, "the health file reads back otherwise")
+            finally:
+                os.close(fd)
         finally:
-            os.close(fd)
+            self._touching = False

@@ -41,6 +41,9 @@ _BLOCK_COUNT = b"gf_get_file_block_count"
 class PosixUnlink(PosixRange):
     """The fops that take names away."""
 
+    # Trees that workers are removing.
+    removals = 0
+
     # -- UNLINK ----------------------------------------------------------------------------------------------------
 
     async def unlink(self, req: fops.Unlink) -> PrePost:
@@ -183,10 +186,17 @@ class PosixUnlink(PosixRange):
                     self._dir_gone(obj)
                 post = self.parent_changed(req, parent)
             if waste is not None:
-                await shield(self.work(self.remove_tree, waste))
+                await shield(self._remove_away(waste))
             return PrePost(pre=pre, post=post)
         except OSError as error:
             raise self.failed(req, error) from error
+
+    async def _remove_away(self, tree: str) -> None:
+        self.removals += 1
+        try:
+            await self.work(self.remove_tree, tree)
+        finally:
+            self.removals -= 1
 
     def _dir_gone(self, obj: Obj) -> None:
         try:

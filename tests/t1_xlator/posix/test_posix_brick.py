@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from glustx.values import (
 from glustx.xdata import ZERO_METHOD
 from glustx.xlators.storage.posix import prepare_brick
 from glustx.xlators.storage.posix_reserve import parse_reserve
+from tests.brick_check import Layout
 from tests.conftest import ExpectedLogs
 from tests.t1_xlator.posix.kit import (
     ROOT_TEXT,
@@ -97,6 +99,52 @@ def test_the_health_file_is_written_and_a_failure_is_told(
         check("failed")
     check("ok")
     assert events == ["child-down", "child-up"]
+
+
+def test_a_health_check_that_hangs_has_failed(
+    brick: Brick, monkeypatch: pytest.MonkeyPatch, expected_logs: ExpectedLogs
+) -> None:
+    expected_logs.expect("host.example:.* failed its health check: no answer within 20 s")
+    go_on, under_way = threading.Event(), threading.Event()
+    began: list[int] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        began.append(fd)
+        under_way.set()
+        assert go_on.wait(30)
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    brick.reactor.advance(30)
+    assert under_way.wait(30)
+    brick.reactor.advance(20)
+    assert brick.posix.health == "failed"
+    brick.reactor.advance(300)
+    assert len(began) == 1, "one worker waits for a disk that hangs, not one for each check"
+    go_on.set()
+    while brick.posix.health != "ok":
+        brick.reactor.advance(30)
+        brick.reactor.run_until(lambda: not brick.posix._touching)
+
+
+def test_the_janitor_removes_what_a_failed_removal_left(brick: Brick, monkeypatch: pytest.MonkeyPatch) -> None:
+    restarted(brick, health_check_interval="0")
+    folder = brick.mkdir(b"tree")
+    brick.create(b"file", brick.mkdir(b"inner", folder))
+    for fd in brick.fds:
+        brick.release(fd)
+    brick.fds = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", Faulty(patch, "listdir", 1, errno.EIO))
+        brick.fails(errno.EIO, fops.Rmdir(loc=Loc(pargfid=ROOT_GFID, name=b"tree"), xflags=1))
+    landfill = brick.folder / ".glusterfs/landfill"
+    assert len(os.listdir(landfill)) == 1
+    brick.reactor.advance(599)
+    assert len(os.listdir(landfill)) == 1
+    brick.reactor.advance(1)
+    brick.reactor.run_until(lambda: not os.listdir(landfill))
+    assert Layout(brick.folder, brick.namespace).problems() == []
 
 
 def test_a_full_disk(small: Brick) -> None:
