@@ -180,6 +180,12 @@ class PosixHandle(PosixKeys):
             self.forget(obj)
             raise OSError(errno.ESTALE, "the handle is gone") from None
         if st.st_ctime_ns != obj.ctime:
+            if st.st_ino != obj.st_ino:
+                # Somebody has put another object in the handle's place: it may be anything.
+                if obj.fds:
+                    raise OSError(errno.ESTALE, "the handle is another object's")
+                self.forget(obj)
+                return self.find(gfid)
             self.refresh(obj, st, obj.xpath)
         return obj, st
 
