@@ -261,13 +261,19 @@ class Graph:
 
     # -- change ----------------------------------------------------------------------------------------------------
 
-    def reconfigure(self, text: str, *, source: str = "<volfile>", strict: bool = True) -> list[str]:
+    def reconfigure(
+        self, text: str, *, source: str = "<volfile>", strict: bool = True, later: list[str] | None = None
+    ) -> list[str]:
         """Change live options to those of another volfile of the same shape.
 
         Two phases: everything is parsed and checked first; if anything is refused, nothing has changed.
 
-        Returns the changes as sentences. Raises VolfileError, OptionError (also for an option that is not live), or
-        GraphError when the shape differs (then a new graph is needed).
+        Args:
+            later: takes a sentence for each option that is not live; these then keep their values instead of refusing
+                the whole.
+
+        Returns the changes as sentences. Raises VolfileError, OptionError (also for an option that is not live, without
+        `later`), or GraphError when the shape differs (then a new graph is needed).
         """
         spec = parse_volfile(text, source, strict=strict)
         if self._shape(spec) != self._shape(self.spec):
@@ -285,8 +291,14 @@ class Graph:
                 if old == new:
                     continue
                 if not info.live:
-                    raise OptionError(volume.name, info.key, "cannot be changed while the graph is up")
-                changes.append(f"{volume.name}: {info.key} {old!r} -> {new!r}")
+                    if later is None:
+                        raise OptionError(volume.name, info.key, "cannot be changed while the graph is up")
+                    setattr(options, info.field, old)
+                    later.append(f"{volume.name}: {info.key} cannot be changed while the graph is up")
+                    continue
+                # A family of options may hold passwords.
+                values = "has changed" if info.pattern or "password" in info.key else f"{old!r} -> {new!r}"
+                changes.append(f"{volume.name}: {info.key} {values}")
             if changes:
                 xlator.check_options(options)
                 plan.append((xlator, options, changes))

@@ -8,6 +8,7 @@ a brick has to run.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -39,6 +40,7 @@ log = logging.getLogger("glustx.brick")
 VOLUME_ID_XATTR = b"trusted.glusterfs.volume-id"
 # Python's own 5 ms let a worker thread keep the loop waiting for as long.
 _SWITCH_INTERVAL = 0.0005
+_PATIENT_PAUSE = 0.1
 
 
 class BrickConfig(msgspec.Struct, frozen=True):
@@ -55,6 +57,7 @@ class BrickConfig(msgspec.Struct, frozen=True):
         refuse: volfile key of the volume's clients and what judges that volfile (ServeError refuses), or None.
         brick: the name to sign in under where that is not the name of the volume below protocol/server.
         host: this host's name, for messages.
+        patience: seconds to wait for a brick folder that another process has, which may be about to end.
     """
 
     volfile: Path | None = None
@@ -67,6 +70,7 @@ class BrickConfig(msgspec.Struct, frozen=True):
     refuse: tuple[str, Callable[[str], None]] | None = None
     brick: str = ""
     host: str = "localhost"
+    patience: float = 0.0
 
 
 OnSignal = Mapping[int, Callable[["Graph | None"], None]]
@@ -120,6 +124,7 @@ class _Brick:
             else None
         )
         self.listener: Listener | None = None
+        self.put_off: list[str] = []
 
     async def run(self, on_signal: OnSignal) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -129,14 +134,7 @@ class _Brick:
         if self.config.supervised:
             self.loop.add_reader(0, self._stdin)
         try:
-            graph = await self._load()
-            try:
-                await self._drive(graph.start())
-            except (GraphError, OptionError) as error:
-                raise ServeError(str(error)) from error
-            except OSError as error:
-                raise ServeError(f"the brick cannot be brought up: {error}") from error
-            self.graph = graph
+            graph = self.graph = await self._bring_up()
             try:
                 await self._serve(graph)
             finally:
@@ -159,6 +157,24 @@ class _Brick:
             self.ended.set()
 
     # -- coming up -------------------------------------------------------------------------------------------------
+
+    async def _bring_up(self) -> Graph:
+        """Start a graph; while the folder is another's, who may be about to end, try again."""
+        deadline = self.loop.time() + self.config.patience
+        while True:
+            graph = await self._load()
+            try:
+                await self._drive(graph.start())
+                return graph
+            except (GraphError, OptionError) as error:
+                failure = ServeError(str(error))
+                failure.__cause__ = error
+            except OSError as error:
+                raise ServeError(f"the brick cannot be brought up: {error}") from error
+            if failure.number != errno.EBUSY or self.loop.time() >= deadline or self.ended.is_set():
+                raise failure
+            log.info("%s; waiting for it", failure)
+            await asyncio.sleep(_PATIENT_PAUSE)
 
     async def _load(self) -> Graph:
         config = self.config
@@ -240,18 +256,28 @@ class _Brick:
         return [(child.name, port) for child in server.subvolumes]
 
     def _volfile_changed(self, text: str) -> None:
-        """Follow a volfile in two phases: all of it is checked before anything changes, or it is told why not."""
+        """Follow a volfile in two phases: all of it is checked before anything changes, or it is told why not.
+
+        What cannot change while the brick is up waits for its next start; the rest does not wait for that.
+        """
         graph = self.graph
         if graph is None:
             return
         try:
             spec = self._parse(text, self._source())
-            changes = graph.reconfigure(volfile.format(spec), source=self._source(), strict=self.config.strict)
+            later: list[str] = []
+            changes = graph.reconfigure(
+                volfile.format(spec), source=self._source(), strict=self.config.strict, later=later
+            )
         except (VolfileError, OptionError, GraphError, ServeError) as error:
             log.error("the new volfile is not followed, the brick stays as it is until it is started anew: %s", error)
             return
         for change in changes:
             log.info("%s", change)
+        for sentence in later:
+            if sentence not in self.put_off:
+                log.warning("%s: it waits until the brick is started anew", sentence)
+        self.put_off = later
 
     # -- its own socket --------------------------------------------------------------------------------------------
 

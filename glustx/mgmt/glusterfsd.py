@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from glustx import linux, logs, volfile
 from glustx.graph import Graph
@@ -29,12 +30,15 @@ log = logging.getLogger("glustx.brick")
 NAME = "glusterfsd"
 RUN = Path("/var/run/gluster")
 
+# Stock's `volume stop` does not wait for the brick's end, and a `volume start` may come right behind it.
+_PATIENCE = 10.0
+
 # Translators of clients that leave work to a brick's features/index.
 _NEED_INDEX = {"cluster/replicate": "replicated", "cluster/disperse": "dispersed"}
 
 
 def run(words: Sequence[str]) -> int:
-    """Serve a brick by stock's command line and return the exit status; in the parent of a daemon it never returns.
+    """Serve a brick by stock's command line and return the exit status; of a daemon neither parent nor child returns.
 
     The status is 0, or what glusterd makes sense of: EADDRINUSE makes it try another port, anything else is a failure.
     """
@@ -46,6 +50,18 @@ def run(words: Sequence[str]) -> int:
         return 1
     announcer = Announcer(None) if arguments.foreground else daemonize()
     set_process_name(NAME)
+    status = 1
+    try:
+        status = _serve(arguments, handler, announcer)
+    except BaseException as error:
+        log.critical("the brick ends", exc_info=error)
+        announcer.failed(f"{NAME}: {error!r}", 1)
+    if not arguments.foreground:
+        _end(status)
+    return status
+
+
+def _serve(arguments: BrickArguments, handler: logging.Handler, announcer: Announcer) -> int:
     pid_file = PidFile(arguments.pid_file) if arguments.pid_file is not None else None
     on_signal: OnSignal = {
         signal.SIGHUP: functools.partial(_rotate, handler),
@@ -59,13 +75,9 @@ def run(words: Sequence[str]) -> int:
         run_brick(_config(arguments), arguments.volume, announcer.ready, on_signal)
     except ServeError as error:
         log.error("%s", error)
-        status = _status(error)
+        status = error.number if 0 < error.number < 256 else 1
         announcer.failed(f"{NAME}: {error}", status)
         return status
-    except BaseException as error:
-        log.critical("the brick ends", exc_info=error)
-        announcer.failed(f"{NAME}: {error!r}", 1)
-        return 1
     finally:
         if pid_file is not None:
             pid_file.remove()
@@ -84,6 +96,7 @@ def _config(arguments: BrickArguments) -> BrickConfig:
         refuse=(arguments.client_volfile_id, _refuse_clients),
         brick=arguments.brick,
         host=arguments.server.host if arguments.server is not None else "localhost",
+        patience=_PATIENCE,
     )
 
 
@@ -110,13 +123,10 @@ def _rotate(handler: logging.Handler, graph: Graph | None) -> None:
             log.error("the log goes on in the old file: %s", error)
 
 
-def _status(error: BaseException) -> int:
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.errno and 0 < cause.errno < 256:
-            return cause.errno
-        cause = cause.__cause__
-    return 1
+def _end(status: int) -> NoReturn:
+    """End a daemon at once: the interpreter's own end takes longer than everything that is left to do."""
+    logging.shutdown()
+    os._exit(status)
 
 
 # -- statedumps --------------------------------------------------------------------------------------------------------

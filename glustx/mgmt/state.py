@@ -19,6 +19,16 @@ _SUN_PATH = 107
 class ServeError(Exception):
     """Something that keeps a volume from being served, as a sentence for whoever asked for it."""
 
+    @property
+    def number(self) -> int:
+        """The errno of the system call that it came from; 0 where it came from none."""
+        cause: BaseException | None = self
+        while cause is not None:
+            if isinstance(cause, OSError) and cause.errno:
+                return cause.errno
+            cause = cause.__cause__
+        return 0
+
 
 class Folders(msgspec.Struct, frozen=True):
     """Where the volume server keeps things.

@@ -62,7 +62,12 @@ FIRST_ONLY = {"features/snapview-client": "snapshots"}
 
 # Options under which a type may not be passed through: someone relies on what it does.
 RELIED_ON = {
+    "features/barrier": ("barrier",),
+    "features/bitrot-stub": ("bitrot",),
+    "features/changelog": ("changelog",),
     "features/quota": ("server-quota",),
+    "features/trash": ("trash",),
+    "features/upcall": ("cache-invalidation",),
     "features/marker": ("quota", "inode-quota", "xtime"),
     "features/selinux": (),
 }

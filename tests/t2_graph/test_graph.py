@@ -354,7 +354,15 @@ def test_distribute_stands_in_for_one_brick_only() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "key"),
-    [("features/quota", "server-quota"), ("features/marker", "xtime")],
+    [
+        ("features/quota", "server-quota"),
+        ("features/marker", "xtime"),
+        ("features/changelog", "changelog"),
+        ("features/bitrot-stub", "bitrot"),
+        ("features/trash", "trash"),
+        ("features/upcall", "cache-invalidation"),
+        ("features/barrier", "barrier"),
+    ],
 )
 def test_a_stand_in_is_refused_where_someone_relies_on_it(kind: str, key: str) -> None:
     if find_type(kind) is not StandIn:
