@@ -179,7 +179,7 @@ class Server(Xlator):
             raise GraphError(f"{self.name} cannot listen on {address}: {error.strerror}") from None
         except OSError as error:
             name = errno.errorcode.get(error.errno or 0, "error")
-            raise GraphError(f"{self.name} cannot listen on {address}: {name} ({error.strerror or error})") from None
+            raise GraphError(f"{self.name} cannot listen on {address}: {name} ({error.strerror or error})") from error
         log.info("%s listens on %s", self.name, self.listener.address)
 
     async def stop(self) -> None:
