@@ -163,6 +163,7 @@ class _Stack:
         self.options = dict(options or {})
         self.volumes: list[VolumeSpec] = []
         self.tops: tuple[str, ...] = ()
+        self.optional: set[str] = set()  # types that would be in the stack if they had options
 
     def beside(self, layer: str, type_: str, options: Mapping[str, str]) -> None:
         """Add a volume with none below, next to those that wait for one above them."""
@@ -185,7 +186,7 @@ class _Stack:
         types = {volume.type for volume in self.volumes}
         if unknown := set(self.options) - types:
             wrong = min(unknown)
-            near = volfile.nearest(wrong, types)
+            near = volfile.nearest(wrong, types | self.optional)
             hint = f"; did you mean {near!r}?" if near else ""
             raise ValueError(f"volume {self.volume}: options are given for {wrong!r}, which is not in the stack{hint}")
         return volfile.format(Volfile(tuple(self.volumes), f"<volfile of {self.volume}>"))
@@ -201,6 +202,7 @@ def _posix_stack(
         stack.above("access-control", "features/access-control")
     stack.above("locks", "features/locks")
     for layer in ("worm", "read-only"):
+        stack.optional.add(f"features/{layer}")
         if f"features/{layer}" in stack.options:
             stack.above(layer, f"features/{layer}")
     stack.above("io-threads", "performance/io-threads")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -117,7 +118,8 @@ def volume_of_folder(folder: Path, name: str, ports: Ports, terms: Terms, *, roo
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise ServeError(f"cannot use {folder} as a brick: {error.strerror or error}") from None
+        name = errno.errorcode.get(error.errno or 0, "error")
+        raise ServeError(f"cannot use {folder} as a brick: {name} ({error.strerror or error})") from None
     brick = str(folder)
     # The name and the options are judged before anything is written under that name.
     text = _made(lambda: volgen.brick_volfile(name, brick, 0, terms.address, options=terms.options))

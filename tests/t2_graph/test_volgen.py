@@ -109,6 +109,8 @@ def test_options_are_added_and_replaced_by_type() -> None:
     assert parsed.root.options["log-level"] == "DEBUG"
     with pytest.raises(ValueError, match="'performance/io-thread', which is not in the stack; did you mean 'perf"):
         embedded_volfile("v", "/b", options={"performance/io-thread": {}})
+    with pytest.raises(ValueError, match=r"did you mean 'features/read-only'\?"):
+        brick_volfile("v", "/b", 1, options={"features/readonly": {"read-only": "on"}})
 
 
 @pytest.mark.parametrize("name", ["", "-v", "a b", "a/b", "a\n", "x" * 255, "\N{SNOWMAN}"])

@@ -187,7 +187,7 @@ def test_a_served_volume_of_the_tests_leaves_nothing_behind(tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["nowhere/b"], 1, "glustx: cannot use {cwd}/nowhere/b as a brick: No such file or directory"),
+        (["nowhere/b"], 1, "glustx: cannot use {cwd}/nowhere/b as a brick: ENOENT (No such file or directory)"),
         (["missing.vol"], 2, "glustx: volfile missing.vol does not exist"),
         (
             ["typo.vol"],
