@@ -269,7 +269,11 @@ class PosixXattr(PosixReaddir):
         if not key:
             values: dict[bytes, object] = {}
             for name in self.xlist(at):
-                if name == GFID_KEY or name.startswith(GFID2PATH) or (name == MDATA_KEY and not internal):
+                if (
+                    name in (GFID_KEY, VOLUME_ID_KEY)
+                    or name.startswith(GFID2PATH)
+                    or (name == MDATA_KEY and not internal)
+                ):
                     continue
                 value = self.xget(at, name)
                 if value is not None:
