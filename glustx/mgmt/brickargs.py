@@ -10,8 +10,10 @@ from pathlib import Path
 import msgspec
 
 from glustx.mgmt.state import ServeError
+from glustx.options import parse_bool
 from glustx.rpc.channel import Address
 from glustx.rpc.programs import GLUSTERD_PORT
+from glustx.rpc.tls import settled
 from glustx.volfile import Volfile
 
 log = logging.getLogger("glustx.brick")
@@ -36,6 +38,7 @@ _VALUED = {
     "log-file": "l",
     "log-level": "L",
     "xlator-option": "",
+    "secure-mgmt": "",
 }
 _FLAGS = {"no-daemon": "N", "debug": "", "localtime-logging": ""}
 # What stock has and this process does without: nothing that a user relies on changes.
@@ -193,7 +196,12 @@ def _server(given: dict[str, str]) -> Address | None:
         return None
     if given.get("volfile-server-transport") == "unix":
         return Address(path=host)
-    return Address(host, _number("volfile-server-port", given.get("volfile-server-port", str(GLUSTERD_PORT))))
+    port = _number("volfile-server-port", given.get("volfile-server-port", str(GLUSTERD_PORT)))
+    try:
+        secure = parse_bool(given["secure-mgmt"]) if "secure-mgmt" in given else None
+    except ValueError as error:
+        raise ServeError(f"--secure-mgmt: {error}") from None
+    return Address(host, port, tls=settled(secure))
 
 
 def _path(given: dict[str, str], key: str) -> Path | None:

@@ -95,7 +95,9 @@ def set_process_name(name: str) -> None:
 
 
 class PidFile:
-    """A file that holds the process id and a lock (lockf) for as long as the process lives.
+    """A file that holds the process id and, as stock's, a lock (lockf) for as long as the process lives.
+
+    A process that opens and closes its own pid file once more loses the lock.
 
     Args:
         path: where it is; a file of a process that is gone is taken over.
