@@ -78,6 +78,12 @@ class Locks(Xlator):
         client_lock_limit: int = option(
             65536, "Locks one client may hold and wait for; above it ENOLCK. 0 means no limit.", low=0, live=True
         )
+        inode_lock_limit: int = option(
+            4096,
+            "The same for the locks of one client on one inode: each lock is compared with those that are there.",
+            low=0,
+            live=True,
+        )
         accepted = ("trace", "revocation-*", "monkey-unlocking", "enforce-mandatory-lock")
 
     def wire(self, graph: Graph) -> None:
@@ -91,8 +97,9 @@ class Locks(Xlator):
                 self.table[cls] = _when_asked(below[cls], method)
 
     def options_changed(self, old: Any) -> None:
-        """Follow a new limit; locks above it stay."""
+        """Follow new limits; locks above them stay."""
         self.locks.client_limit = self.options.client_lock_limit
+        self.locks.inode_limit = self.options.inode_lock_limit
 
     # -- inodelk, entrylk ------------------------------------------------------------------------------------------
 

@@ -86,6 +86,7 @@ class LockTable:
         self._states: dict[bytes, InodeLocks] = {}
         self._clients: dict[str, _Client] = {}
         self.client_limit = 0
+        self.inode_limit = 0
 
     def __iter__(self) -> Iterator[tuple[bytes, InodeLocks]]:
         yield from self._states.items()
@@ -109,7 +110,7 @@ class LockTable:
         Raises FopError: EAGAIN when it would wait and `wait` is False, ENOLCK when the client has its fill.
         """
         client = hold.owner[0]
-        self._check_limit(client)
+        self._check_limit(client, gfid)
         state = self._states.get(gfid)
         queue = state.queues.get((type(hold), domain)) if state else None
         must_wait = queue is not None and queue.must_wait(hold)
@@ -173,7 +174,7 @@ class LockTable:
                 self._put(gfid, state, lock)
                 self._advance_posix(gfid, state)
             return None
-        self._check_limit(lock.owner[0])
+        self._check_limit(lock.owner[0], gfid)
         if state is not None:
             other = conflict(state.posix, lock)
             if other is not None:
@@ -270,10 +271,15 @@ class LockTable:
             self._fail_posix(gfid, state, lambda lock: lock.owner[0] == name, error)
             self.drop_posix(gfid, lambda lock: lock.owner[0] == name)
 
-    def _check_limit(self, name: str) -> None:
+    def _check_limit(self, name: str, gfid: bytes) -> None:
         client = self._clients.get(name)
-        if client is not None and self.client_limit and client.total >= self.client_limit:
-            raise FopError(errno.ENOLCK, f"client {name or 'in this process'} has {client.total} locks")
+        if client is None:
+            return
+        who = f"client {name or 'in this process'}"
+        if self.client_limit and client.total >= self.client_limit:
+            raise FopError(errno.ENOLCK, f"{who} has {client.total} locks")
+        if self.inode_limit and client.by_inode.get(gfid, 0) >= self.inode_limit:
+            raise FopError(errno.ENOLCK, f"{who} has {self.inode_limit} locks on one inode")
 
     def _count(self, name: str, gfid: bytes, change: int) -> None:
         client = self._clients.get(name)

@@ -26,6 +26,7 @@ from glustx.runtime import TimedOut, Waiter, wait_for
 from glustx.values import Caller
 from glustx.xlator import Event, Xlator
 from glustx.xlators.protocol.server_auth import ACCEPT, NOBODY, authorise, by_login, host_names, squashed
+from glustx.xlators.protocol.server_descriptors import Descriptors
 from glustx.xlators.protocol.server_session import ServerSession
 from glustx.xlators.protocol.server_strangers import Strangers
 from glustx.xlators.protocol.tls_options import TlsOptions
@@ -81,7 +82,7 @@ class Server(Xlator):
         outstanding_short: int = option(
             -1, "Another spelling of the limit.", key="server.outstanding-rpc-limit", low=-1, high=65536, live=True
         )
-        fds_per_client: int = option(65536, "Fds that one connection may hold.", low=1, high=1 << 20, live=True)
+        fds_per_client: int = option(65536, "Fds that one connection may hold; half of what the process may have at most.", low=1, high=1 << 20, live=True)
         memory_per_connection: Size = option(
             Size(256 << 20),
             "Bytes that the records of one connection may take beyond 1.25 MiB; one that needs more is closed.",
@@ -143,6 +144,7 @@ class Server(Xlator):
         self.stopping = False
         self._empty: Waiter[None] | None = None
         self.budget = Budget()
+        self.descriptors = Descriptors()
         self.complaints = Complaints(log, lambda: self.graph.reactor.time())
         self.strangers = Strangers(
             lambda: self.graph.reactor, lambda: (self.options.stranger_limit, self.options.stranger_timeout)
@@ -165,6 +167,7 @@ class Server(Xlator):
     async def start(self) -> None:
         """Listen, when there is a network to listen on."""
         self.stopping = False
+        self.descriptors.measure()
         network = self.graph.surroundings.network
         if network is None or not hasattr(network, "listen"):
             return

@@ -29,6 +29,7 @@ from glustx.rpc.xdr import XdrError
 from glustx.runtime import Run, drive
 from glustx.values import ROOT_LOC, Caller
 from glustx.xdata_memo import XdataMemo
+from glustx.xlators.protocol.server_descriptors import Descriptors
 
 if TYPE_CHECKING:
     from glustx.xlator import Xlator
@@ -58,9 +59,10 @@ PAYLOAD_HIGH = 64 << 20
 class FdTable:
     """The fds of one connection by number, lowest free number first, as stock gives them."""
 
-    __slots__ = ("_fds", "_free", "limit")
+    __slots__ = ("_fds", "_free", "_shared", "limit")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, shared: Descriptors) -> None:
+        self._shared = shared
         self._fds: dict[int, Fd] = {}
         self._free: list[int] = []
         self.limit = limit
@@ -72,6 +74,7 @@ class FdTable:
         """Keep an fd and return its number; FopError EMFILE when there are too many."""
         if len(self._fds) >= self.limit:
             raise FopError(errno.EMFILE, f"the client holds {self.limit} fds")
+        self._shared.take(len(self._fds))
         number = heapq.heappop(self._free) if self._free else len(self._fds)
         self._fds[number] = fd
         return number
@@ -85,6 +88,7 @@ class FdTable:
         fd = self._fds.pop(number, None)
         if fd is not None:
             heapq.heappush(self._free, number)
+            self._shared.give(1)
         return fd
 
     def by_number(self) -> dict[int, Fd]:
@@ -94,6 +98,7 @@ class FdTable:
     def clear(self) -> list[Fd]:
         """Take all fds out."""
         fds = list(self._fds.values())
+        self._shared.give(len(fds))
         self._fds.clear()
         self._free.clear()
         return fds
@@ -137,7 +142,7 @@ class ServerSession(RpcConnection):
         self.trusted = False  # logged in
         self.program = ""  # what the client says it is: fuse, gfapi, ...
         self.op_version = 0  # the newest that it knows
-        self.fds = FdTable(server.options.fds_per_client)
+        self.fds = FdTable(server.options.fds_per_client, server.descriptors)
         self.runs: dict[Run, Fop] = {}
         self.counted = 0
         self.payloads = 0  # bytes of receive buffers that fops under way keep alive
