@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Callable, Sequence
 
 from glustx.rpc.channel import Channel, Piece, Receiver
+from glustx.rpc.complaints import Complaints
 from glustx.rpc.tls import NO_TLS, Contexts, Tls, TlsError, common_name, sentence, too_deep
 from glustx.runtime import Reactor, TimerHandle
 
@@ -69,6 +70,9 @@ class TlsStream:
         """Hear that the handshake has come to nothing, and why."""
         raise NotImplementedError
 
+    def spoilt(self, why: str) -> None:
+        """Hear that a connection which has come through the handshake has to end, and why."""
+
     @property
     def connected(self) -> bool:
         """True once there is a channel, whether or not the handshake is over."""
@@ -113,6 +117,8 @@ class TlsStream:
         receiver = self._receiver
         why: Exception | None = self._reason or error
         if receiver is None:
+            if isinstance(self._reason, ConnectionAbortedError):
+                return  # told already
             if not isinstance(why, OSError) or (self._reason is None and self.connected):
                 why = ConnectionResetError(errno.ECONNRESET, "it hangs up during the TLS handshake")
             self.refused(why)
@@ -130,7 +136,6 @@ class TlsStream:
             self._send()
             return
         except ssl.SSLError as error:
-            self._send()  # tells the other side
             self._give_up(sentence(error, self.tls))
             return
         self._send()
@@ -167,30 +172,33 @@ class TlsStream:
         read: Callable[[int, memoryview], int] = self._object.read  # type: ignore[assignment]
         size, have = len(room), 0
         failure: ssl.SSLError | None = None
+        ended = False  # by a close_notify
         try:
             while have < size and self._more():
                 count = read(size - have, room[have:])
                 if not count:
+                    ended = True
                     break
                 have += count
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
             failure = error
-        self._send()
+        if failure is None:
+            self._send()  # an answer to a change of keys
         if have:
             self._heard = True
             receiver.buffer_updated(have)
         if self._over:
             return
-        if failure is None:
+        if failure is not None:
+            self._give_up(sentence(failure, self.tls))
+        elif ended:
+            self.close()
+        else:
             if have == size:
                 self._again()
             self._flow()
-        elif isinstance(failure, ssl.SSLZeroReturnError):
-            self.close()
-        else:
-            self._give_up(sentence(failure, self.tls))
 
     def _more(self) -> bool:
         return bool(self._incoming.pending or self._object.pending())
@@ -220,6 +228,11 @@ class TlsStream:
         self._over = True
         self._reason = ConnectionAbortedError(errno.EPROTO, why)
         self._forget_timer()
+        if self._receiver is not None:
+            self.spoilt(why)
+        else:
+            self.refused(self._reason)
+        self._send()  # an alert, which tells the other side
         channel = self._channel
         assert channel is not None
         if why == NO_TLS:
@@ -327,6 +340,9 @@ class TlsClient(TlsStream):
 class TlsAcceptor:
     """The accepting side of many connections: a receiver is made for those that come through the handshake.
 
+    Args:
+        complain: called with (peer, text) for a peer that is refused; by default a host is warned of once a minute.
+
     Raises TlsError for files of which no context can be made.
     """
 
@@ -335,12 +351,13 @@ class TlsAcceptor:
         make_receiver: Callable[[], Receiver],
         tls: Tls,
         reactor: Reactor,
-        timeout: float = HANDSHAKE_SECONDS,
+        complain: Callable[[str, str], None] | None = None,
     ) -> None:
         self.make_inner = make_receiver
         self.tls = tls
         self.reactor = reactor
-        self.timeout = timeout
+        self.timeout = HANDSHAKE_SECONDS
+        self.complain = complain or Complaints(log, reactor.time).say
         self.shaking: dict[_Accepted, None] = {}  # the oldest first
         self._contexts = Contexts(tls, server=True, failed=self._stale)
 
@@ -371,6 +388,10 @@ class _Accepted(TlsStream):
 
     def refused(self, error: OSError) -> None:
         self._acceptor.shaking.pop(self, None)
-        # Who only looks whether the port is open is no news.
-        level = logging.INFO if isinstance(error, ConnectionResetError) else logging.WARNING
-        log.log(level, "%s: refused: %s", self.peer, error.strerror or error)
+        if isinstance(error, ConnectionResetError):  # who only looks whether the port is open is no news
+            log.info("%s: %s", self.peer, error.strerror)
+        else:
+            self._acceptor.complain(self.peer, f"refused: {error.strerror or error}")
+
+    def spoilt(self, why: str) -> None:
+        self._acceptor.complain(self.peer, f"{why}; connection closed")

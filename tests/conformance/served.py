@@ -14,8 +14,9 @@ from glustx.rpc.transport import AsyncioNetwork, AsyncioReactor, drive_in_loop
 BRICK = "/bricks/test"
 
 
-def server_volfile(below: str, top: str) -> str:
-    """The volfile of a brick: `below` ends in the volume `top`, which is served as `/bricks/test`."""
+def server_volfile(below: str, top: str, options: str = "") -> str:
+    """The volfile of a brick: `below` ends in the volume `top`, which is served as `/bricks/test`; `options` are more
+    lines for protocol/server."""
     return f"""{below}
 volume {BRICK}
     type debug/io-stats
@@ -25,19 +26,21 @@ volume server
     type protocol/server
     option transport.socket.listen-port 0
     option auth.addr.{BRICK}.allow *
+{options}
     subvolumes {BRICK}
 end-volume
 """
 
 
-def client_volfile(address: Address, more: str = "") -> str:
-    """The volfile of a client of that brick; `more` stands above its volume `client`."""
+def client_volfile(address: Address, more: str = "", options: str = "") -> str:
+    """The volfile of a client of that brick; `more` stands above its volume `client`, `options` are lines for it."""
     return f"""
 volume client
     type protocol/client
     option remote-host {address.host}
     option remote-port {address.port}
     option remote-subvolume {BRICK}
+{options}
 end-volume
 {more}"""
 

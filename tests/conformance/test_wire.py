@@ -11,6 +11,7 @@ import pytest
 from glustx.gfapi.pump import Pump
 from glustx.graph import Graph, Surroundings
 from glustx.xlators.storage.posix import prepare_brick
+from tests.certificates import Authority, volfile_options
 from tests.conformance.brick import Brick
 from tests.conformance.served import client_volfile, served, server_volfile
 from tests.conformance.suite import FopSuite
@@ -27,10 +28,10 @@ end-volume
 """
 
 
-def through_the_wire(below: str, above: str = "") -> Iterator[Brick]:
-    with served(server_volfile(below, "locks")) as brick:
+def through_the_wire(below: str, above: str = "", server: str = "", client: str = "") -> Iterator[Brick]:
+    with served(server_volfile(below, "locks", server)) as brick:
         pump = Pump()
-        text = client_volfile(brick.address, above)
+        text = client_volfile(brick.address, above, client)
         graph = Graph.load(text, Surroundings(pump, pump, volume="test"), source="<client>")
         try:
             pump.run(graph.start(), 20)
@@ -41,12 +42,27 @@ def through_the_wire(below: str, above: str = "") -> Iterator[Brick]:
             pump.close()
 
 
+@pytest.fixture(scope="module")
+def tls_options(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The options that turn TLS on in a brick and in a client."""
+    authority = Authority(tmp_path_factory.mktemp("tls") / "ca")
+    return volfile_options(authority.issue("brick")), volfile_options(authority.issue("client"))
+
+
 class TestWireMemory(LocksSuite, FopSuite):
     """A client of storage/memory."""
 
     @pytest.fixture
     def brick(self) -> Iterator[Brick]:
         yield from through_the_wire(MEMORY)
+
+
+class TestWireTls(LocksSuite, FopSuite):
+    """The same behind TLS."""
+
+    @pytest.fixture
+    def brick(self, tls_options: tuple[str, str]) -> Iterator[Brick]:
+        yield from through_the_wire(MEMORY, "", *tls_options)
 
 
 class TestWirePosix(LocksSuite, FopSuite):

@@ -211,7 +211,8 @@ class Server(Xlator):
             return self.make_receiver
         from glustx.rpc.tls_stream import TlsAcceptor  # few need the ssl module
 
-        self.tls = TlsAcceptor(self.make_receiver, Tls.of_options(options), self.graph.reactor)
+        tls, reactor = Tls.of_options(options), self.graph.reactor
+        self.tls = TlsAcceptor(self.make_receiver, tls, reactor, lambda peer, text: self.complaints.say(peer, text))
         return self.tls.make_receiver
 
     def make_receiver(self) -> ServerSession:
