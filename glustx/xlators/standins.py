@@ -32,7 +32,6 @@ STAND_INS = frozenset(
         "features/namespace",
         "features/quiesce",
         "features/quota",
-        "features/selinux",
         "features/sdfs",
         "features/snapview-client",
         "features/trash",
@@ -69,7 +68,6 @@ RELIED_ON = {
     "features/trash": ("trash",),
     "features/upcall": ("cache-invalidation",),
     "features/marker": ("quota", "inode-quota", "xtime"),
-    "features/selinux": (),
 }
 
 
