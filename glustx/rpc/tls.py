@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import ssl
 
 OWN_CERT, PRIVATE_KEY, CA_LIST = "/etc/ssl/glusterfs.pem", "/etc/ssl/glusterfs.key", "/etc/ssl/glusterfs.ca"
+# Where builds of stock look whose OpenSSL has its folder there, as Debian's.
+_OTHER_FOLDER = "/usr/lib/ssl"
 CERT_DEPTH = 1
 CIPHER_LIST = "AES128:EECDH:EDH:HIGH:!3DES:!RC4:!DES:!MD5:!aNULL:!eNULL"
 EC_CURVE = "prime256v1"
@@ -72,8 +74,16 @@ class Tls(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, **empty)
 
     def whole(self) -> Tls:
-        """Return this, with what is left empty as stock has it."""
-        return self.over(_STOCK)
+        """Return this, with what is left empty as stock has it: files in /etc/ssl, or else in /usr/lib/ssl."""
+        me = self.over(_STOCK)
+        moved = {}
+        for name in ("own_cert", "private_key", "ca_list"):
+            path = getattr(me, name)
+            if path == getattr(_STOCK, name) and not os.path.exists(path):
+                other = os.path.join(_OTHER_FOLDER, os.path.basename(path))
+                if os.path.exists(other):
+                    moved[name] = other
+        return msgspec.structs.replace(me, **moved) if moved else me
 
     def files(self) -> tuple[str, ...]:
         """Return the files that a context is made of."""

@@ -22,6 +22,7 @@ import pytest
 from glustx import fops
 from glustx.errors import GraphError, MountError
 from glustx.gfapi import AsyncVolume, Source, Tls, Volume
+from glustx.rpc import tls as security
 from glustx.rpc.complaints import Complaints
 from glustx.rpc.tls import of_machine, settled
 from glustx.values import ROOT_LOC
@@ -464,3 +465,11 @@ def test_files_of_ones_own_come_before_those_of_a_volfile(brick: Served, ca: Aut
     nowhere = Tls("/none.pem", "/none.key", "/none.ca")
     with Volume(source(brick, nowhere), tls=ca.issue("client")) as volume:
         assert volume.stat("/")
+
+
+def test_where_stock_has_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Tls().whole().files() == (security.OWN_CERT, security.PRIVATE_KEY, security.CA_LIST)
+    monkeypatch.setattr(security, "_OTHER_FOLDER", str(tmp_path))
+    (tmp_path / "glusterfs.pem").touch()
+    assert Tls().whole().files() == (str(tmp_path / "glusterfs.pem"), security.PRIVATE_KEY, security.CA_LIST)
+    assert Tls(own_cert="/mine").whole().own_cert == "/mine"

@@ -83,11 +83,11 @@ def test_where_zerofill_is_not_offered(volume: StockVolume, tmp_path: Path) -> N
     assert (volume.folder / "w.img").read_bytes() == bytes(8 << 20)
     made = json.loads(volume.run(*command, "--size", "8M", "w.img", "--force", "--output", "json").stdout)
     assert made["method_used"] == "writes" and "no ZEROFILL" in made["fallback"]
-    forced = volume.command(*command, "--size", "8M", "f.img", "--zero-method", "zerofill")
+    forced = volume.command(*command, "--size", "8M", "forced.img", "--zero-method", "zerofill")
     failed = subprocess.run(forced, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert failed.returncode == 1
     assert "method zerofill was asked for, and the server has no ZEROFILL: " in failed.stderr
-    assert not [name for name in on_brick(volume) if name.startswith(("f.img", "."))]
+    assert not [name for name in on_brick(volume) if name.startswith(("forced.img", "."))]
 
 
 def test_a_target_that_is_there_and_one_that_cannot_be(volume: StockVolume) -> None:
