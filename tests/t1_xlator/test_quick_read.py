@@ -106,7 +106,8 @@ class Bench:
 def test_a_read_is_answered_from_its_lookup() -> None:
     bench = Bench()
     assert bench.read() == (b"content of a", False)
-    bench.look()
+    reply = bench.look()
+    assert dict(reply.xdata) == {}, "nobody above has asked for the content"
     assert bench.storage.seen[-1].xdata[CONTENT] == 65536
     for offset, size in ((0, 100), (0, 12), (8, 4), (8, 2), (12, 5), (500, 5), (0, 0)):
         expected = b"content of a"[offset : offset + size]

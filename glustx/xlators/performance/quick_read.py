@@ -165,7 +165,9 @@ class QuickRead(Xlator):
             self._saw(stat, at, epoch)
         elif fresh and drops.get(stat.gfid, 0) <= born and len(data) == stat.size <= self.options.max_file_size:
             self._store.put(loc, data, stat, at, epoch)
-        return reply  # with the content that nobody above asked for: taking it out costs more than it does harm
+        if asks and CONTENT in reply.xdata:
+            reply = msgspec.structs.replace(reply, xdata=reply.xdata.without(CONTENT))
+        return reply
 
     # -- what is kept, and what is not any more ----------------------------------------------------------------------
 
