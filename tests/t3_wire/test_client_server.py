@@ -97,6 +97,30 @@ def test_setvolume_comes_once(world: World) -> None:
     assert world.gone == ["one"] and world.protocol.clients == {}
 
 
+@pytest.mark.logs("more such warnings")
+@pytest.mark.logs("client .* is no longer let in")
+@pytest.mark.logs("SETVOLUME refused: Authentication failed")
+def test_auth_options_change_under_a_client(make: Callable[..., World]) -> None:
+    """One that they no longer let in is gone at once, and comes back when they do; others are not disturbed."""
+    allowed = "option auth.login./brick.allow alice\noption auth.login.alice.password s3cret\noption {more}\n"
+    text = allowed.format(more="auth.addr./brick.allow *")
+    world = make(text)
+    stranger, alice = world.client(), world.client("option username alice\noption password s3cret")
+    kept = world.create(alice, b"kept")
+    assert world.do(stranger, fops.Stat(ROOT_LOC)).stat.gfid == ROOT_GFID
+    changes = world.server.reconfigure(SERVER.format(options=allowed.format(more="auth.addr./brick.allow 10.0.0.1")))
+    assert changes == ["server: auth.* has changed"]
+    world.reactor.run()
+    assert len(world.protocol.clients) == 1
+    world.pass_time(5)
+    with pytest.raises(FopError, match="Authentication failed"):
+        world.do(stranger, fops.Stat(ROOT_LOC))
+    assert world.do(alice, fops.Fstat(kept)).stat.size == 0
+    world.server.reconfigure(SERVER.format(options=text))
+    world.pass_time(10)
+    assert world.do(stranger, fops.Stat(ROOT_LOC)).stat.gfid == ROOT_GFID
+
+
 @pytest.mark.logs("the brick's root does not answer")
 def test_a_brick_whose_root_does_not_answer(world: World) -> None:
     async def broken(req: Fop) -> Any:

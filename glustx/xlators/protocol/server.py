@@ -19,7 +19,6 @@ from glustx.rpc.callbacks import body_of, encode_callback
 from glustx.rpc.channel import Address, Listener, Receiver
 from glustx.rpc.complaints import Complaints
 from glustx.rpc.fop_programs import FOPS_400
-from glustx.rpc.message import Call
 from glustx.rpc.record import Budget
 from glustx.rpc.tls import Tls, TlsError
 from glustx.runtime import TimedOut, Waiter, wait_for
@@ -62,10 +61,11 @@ class Server(Xlator):
             "auth.*",
             "Who may use a brick: auth.addr.BRICK.allow, auth.login.BRICK.allow, ...; by the common names in"
             " certificates: auth.login.BRICK.ssl-allow, or auth.ssl-allow.",
+            live=True,
         )
-        strict_auth_accept: bool = option(False, "Refuse clients that bring no known user.")
+        strict_auth_accept: bool = option(False, "Refuse clients that bring no known user.", live=True)
         allow_insecure: bool = option(
-            True, "Accept clients by address whose port is not below 1024.", key="rpc-auth-allow-insecure"
+            True, "Accept clients by address whose port is not below 1024.", key="rpc-auth-allow-insecure", live=True
         )
         root_squash: bool = option(False, "Take root for anonuid, and group 0 for anongid.", live=True)
         all_squash: bool = option(False, "Take everybody for anonuid and anongid, in no other group.", live=True)
@@ -228,9 +228,7 @@ class Server(Xlator):
                 return child
         return None
 
-    def admit(
-        self, child: Xlator, call: Call, peer: str, user: str, password: str, identity: str | None = None
-    ) -> bool:
+    def admit(self, child: Xlator, peer: str, user: str, password: str, identity: str | None = None) -> bool:
         """Tell whether the auth options let a client in; `identity` is the common name in its certificate."""
         brick = self.options.auth_path or child.name
         options = self.options
@@ -250,9 +248,10 @@ class Server(Xlator):
         return squashed(caller, options.all_squash, options.anonuid, options.anongid, trusted)
 
     def options_changed(self, old: Any) -> None:
-        """Judge the clients' callers anew; connections that take too much by now keep it until it is dealt with."""
+        """Judge clients and callers anew; connections that take too much by now keep it until it is dealt with."""
         self._set_budget()
-        for session in self.sessions:
+        for session in list(self.sessions):
+            session.judge_anew()
             session.forget_callers()
 
     def _set_budget(self) -> None:

@@ -140,6 +140,7 @@ class ServerSession(RpcConnection):
         self.bound: dict[int, _Entry] = {}
         self.bound_old: dict[int, _Entry] = {}  # those of version 330, once the client has called one
         self.trusted = False  # logged in
+        self.login = ("", "")  # as whom: user and password
         self.program = ""  # what the client says it is: fuse, gfapi, ...
         self.op_version = 0  # the newest that it knows
         self.fds = FdTable(server.options.fds_per_client, server.descriptors)
@@ -246,6 +247,20 @@ class ServerSession(RpcConnection):
                 self._callers.clear()
             self._callers[key] = caller
         return caller, cred.stamp, cred.ctime
+
+    def let_in(self, child: Xlator) -> bool:
+        """Tell whether the auth options let the client use `child`, by its address and what it brought."""
+        identity = self.channel.identity if self.channel is not None else None
+        return self.server.admit(child, self.peer, *self.login, identity)
+
+    def judge_anew(self) -> None:
+        """The auth options have changed: end the connection of a client that they no longer let in."""
+        if self.child is None or self.channel is None:
+            return
+        self.trusted = self.server.trusts(self.child, *self.login)
+        if not self.let_in(self.child):
+            log.warning("%s: client %s is no longer let in", self.peer, self.client)
+            self.drop("the auth options have changed")
 
     def forget_callers(self) -> None:
         """Decode the credentials anew: what the options make of them has changed."""
@@ -446,14 +461,15 @@ class ServerSession(RpcConnection):
         wanted, own = text(b"volume-id"), self.server.options.volume_id
         if wanted and own and wanted.lower() != own.lower():
             return self._refuse(call.xid, errno.EINVAL, "Volume-ID different, possible case of same brick re-used")
-        identity = self.channel.identity if self.channel is not None else None
-        if not self.server.admit(child, call, self.peer, text(b"username"), text(b"password"), identity):
+        self.login = text(b"username"), text(b"password")
+        if not self.let_in(child):
+            identity = self.channel.identity if self.channel is not None else None
             named = f" of the common name {identity!r}" if identity is not None else ""
             return self._refuse(call.xid, errno.EACCES, f"Authentication failed{named}")
         if text(b"subdir-mount"):
             # The whole volume in place of a folder would be more than the client asked for, and than auth may allow.
             return self._refuse(call.xid, errno.ENOENT, "mounts of a subdirectory are not offered")
-        self.trusted = self.server.trusts(child, text(b"username"), text(b"password"))
+        self.trusted = self.server.trusts(child, *self.login)
         self.program = text(b"process-name")
         self.op_version = dict_v1.number(pairs, b"opversion")
         self._joining = True
