@@ -10,7 +10,7 @@ from glustx.cli.failures import USAGE, Failure
 
 OptionWords = Annotated[
     list[str] | None,
-    typer.Option("--option", "-O", help="TYPE:KEY=VALUE, such as performance/io-threads:thread-count=32; repeatable."),
+    typer.Option("--option", "-O", help="TYPE:KEY=VALUE, such as storage/posix:reserve=5%; repeatable."),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -40,7 +41,7 @@ def place_of(target: str, volfile: Path | None) -> Place:
     if volfile is not None:
         if is_url(target):
             raise Failure("give a URL, or --volfile with a path in its volume, not both", USAGE)
-        if not volfile.exists():
+        if not os.path.exists(volfile):
             raise Failure(f"--volfile {volfile} does not exist", USAGE)
         path = "/" + target.strip("/")
         place = Place(str(volfile), path, f"{volfile}:{path}")

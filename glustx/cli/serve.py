@@ -104,11 +104,12 @@ def serve(
         ports = Ports(where.state)
         volumes: list[Volume] = []
         for index, source in enumerate(sources):
-            if not source.is_dir() and source.suffix == ".vol" and not source.exists():
+            # os.path, unlike Path, finds nothing where it may not look.
+            if source.suffix == ".vol" and not os.path.exists(source):
                 raise Failure(f"volfile {source} does not exist", USAGE)
             nth = brick_port + index if brick_port else 0
             terms = Terms(address, told_host, nth, allow, profile, log_level, options, tls)
-            if source.is_file():
+            if os.path.isfile(source):
                 if options:
                     raise Failure(f"--option is for bricks of a folder; put it into {source}", USAGE)
                 made = volume_of_volfile(source, volume, ports, terms)

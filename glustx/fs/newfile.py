@@ -18,6 +18,7 @@ log = logging.getLogger("glustx.fs")
 T = TypeVar("T")
 
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+NO_CHANGES = (errno.EROFS, errno.EACCES, errno.EPERM)
 _PATIENCE = 5.0
 
 
@@ -123,7 +124,9 @@ class NewFile:
         except FileNotFoundError:
             pass
         except OSError as error:
-            log.error("%s could not be removed: %s", self.name, error)
+            # Who takes no new files, and so refused this one, has none to remove.
+            if self.file is not None or error.errno not in NO_CHANGES:
+                log.error("%s could not be removed: %s", self.name, error)
 
     def _remove(self) -> None:
         try:

@@ -18,7 +18,7 @@ import pytest
 
 from glustx.fs import listing
 from glustx.fs.copying import GRAIN, CopyOptions, FileCopier, pieces_of
-from glustx.fs.newfile import shielded
+from glustx.fs.newfile import new_file, shielded
 from glustx.fs.sides import Local, Place
 from glustx.fs.steps import StepError
 from glustx.fs.task import Report
@@ -504,3 +504,19 @@ def test_trees_to_a_depth(volume: Volume) -> None:
 def test_space(volume: Volume) -> None:
     found = listing.space(on(volume, "/"))
     assert found.volume == "v" and 0 < found.free <= found.total
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
+def test_a_side_that_takes_no_files_has_none_to_remove(code: int) -> None:
+    class Refusing:
+        def using(self, umask: int) -> Refusing:
+            return self
+
+        def open(self, *args: object) -> None:
+            raise OSError(code, "no")
+
+        unlink = open
+
+    with pytest.raises(OSError, match="no") as caught, new_file(Refusing(), "/f"):
+        pass
+    assert caught.value.errno == code  # and nothing was logged

@@ -188,6 +188,7 @@ def test_a_served_volume_of_the_tests_leaves_nothing_behind(tmp_path: Path, monk
     ("words", "code", "said"),
     [
         (["nowhere/b"], 1, "glustx: cannot use {cwd}/nowhere/b as a brick: ENOENT (No such file or directory)"),
+        (["x" * 256], 1, "/" + "x" * 256 + " as a brick: ENAMETOOLONG"),
         (["missing.vol"], 2, "glustx: volfile missing.vol does not exist"),
         (
             ["typo.vol"],
