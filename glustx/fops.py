@@ -1,7 +1,7 @@
 """Every file operation, declared once: its fields in wire order, its numbers, its reply, and its effects.
 
 From these declarations follow the codecs of the wire, the dispatch of protocol/client and protocol/server, io-stats,
-trace, the priority class in io-threads, cache invalidation, quota charging, read-only refusal, the kind of a replicate
+trace, the priority class in io-threads, permissions, cache invalidation, read-only refusal, the kind of a replicate
 transaction and the splitting of ranges. To add a fop: declare it here, do it in storage, offer it in gfapi
 (CONTRIBUTING.md).
 

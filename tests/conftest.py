@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,8 @@ hypothesis.settings.load_profile("glustx")
 @pytest.hookimpl(tryfirst=True)  # before hypothesis's own plugin reads its option
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "logs(pattern): a glustx logger is expected to say a WARNING or ERROR like this")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(SEED)
 

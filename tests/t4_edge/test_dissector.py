@@ -14,7 +14,7 @@ import pytest
 
 from tests.kit import NetNamespace, Process, need_peer, which
 from tests.peers import StockBrick
-from tests.t4_edge.test_fop_peers import BRICK, NAMES, PROGRAMS, our_brick, our_client, run_stock, script_of
+from tests.t4_edge.test_fop_peers import BRICK, LAST_330, NAMES, PROGRAMS, our_brick, our_client, run_stock, script_of
 
 REPLY = "1"
 FOP_PROGRAM = "1298437"
@@ -103,7 +103,7 @@ def test_nothing_is_malformed_that_is_not_so_in_stocks_traffic(program: int, tmp
         _, theirs = stocks_traffic(tmp_path / "stock", program)
         _, mixed = our_traffic(tmp_path / "mixed", "stock", program)
         came, ours = our_traffic(tmp_path / "ours", "glustx", program)
-    last = 56 if program == 400 else 52
+    last = max(NAMES) if program == 400 else LAST_330
     assert {key[2] for key in came} == {str(proc) for proc in NAMES if proc <= last}
     stocks = set(theirs) | {key for key in mixed if key[0] == REPLY}
     print(f"stock: {sorted(stocks)}, glustx: {sorted(ours)}")
