@@ -82,7 +82,13 @@ class Server(Xlator):
         outstanding_short: int = option(
             -1, "Another spelling of the limit.", key="server.outstanding-rpc-limit", low=-1, high=65536, live=True
         )
-        fds_per_client: int = option(65536, "Fds that one connection may hold; half of what the process may have at most.", low=1, high=1 << 20, live=True)
+        fds_per_client: int = option(
+            65536,
+            "Fds that one connection may hold; half of what the process may have at most.",
+            low=1,
+            high=1 << 20,
+            live=True,
+        )
         memory_per_connection: Size = option(
             Size(256 << 20),
             "Bytes that the records of one connection may take beyond 1.25 MiB; one that needs more is closed.",
