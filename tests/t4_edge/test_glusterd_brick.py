@@ -52,7 +52,7 @@ class OurVolume(StockVolume):
         ]
         names |= {"OPTIONS": "", "STOCK": stock, "WORK": self.work, "ENVIRONMENT": " ".join(self.environment)}
         head = "".join(f"{key}='{value}'\n" for key, value in names.items())
-        self.cage = Cage(head + STAND_IN + GLUSTERD_SCRIPT, self.netns)
+        self.cage = Cage(head + STAND_IN + GLUSTERD_SCRIPT.replace("%s", "", 1), self.netns)
         return self
 
     @property
