@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 import time
+from contextlib import suppress
 
 from glustx import fops
 from glustx.errors import FopError
@@ -348,6 +349,9 @@ class PosixNames(PosixLookup):
         """Give a file one more name; return its iatt and the parent's."""
         places = (Place(parent.obj.gfid, name, obj.gfid),)
         with self.journal.note(Intent(req.name, time.time_ns(), req.ctime, req.stamp, places, gfid=obj.gfid)):
+            with suppress(FileNotFoundError):
+                os.lstat(name, dir_fd=parent.fd)  # it may be one of this file's, whose record must stay
+                raise OSError(errno.EEXIST, "the name is taken")
             self.name_added(obj, parent, name)
             try:
                 os.link(obj.path, name, dst_dir_fd=parent.fd, follow_symlinks=False)

@@ -165,6 +165,15 @@ def test_rename_between_two_names_of_one_file_does_nothing(brick: Brick) -> None
     assert brick.tree() == before
 
 
+def test_a_link_over_the_files_own_name_leaves_the_record_of_it(brick: Brick) -> None:
+    _, gfid = brick.create(b"a")
+    for number in (None, errno.EEXIST):
+        request = fops.Link(oldloc=Loc(gfid=gfid), newloc=Loc(pargfid=ROOT_GFID, name=b"b"))
+        brick.do(request) if number is None else brick.fails(number, request)
+    recorded = [brick.xattr(brick.folder / "a", k) for k in brick.xattrs(brick.folder / "a") if "gfid2path" in k]
+    assert sorted(recorded) == [f"{ROOT_TEXT}/a".encode(), f"{ROOT_TEXT}/b".encode()]
+
+
 def test_pgfid_counts_links_when_quota_wants_them(folder: Path, namespace: str) -> None:
     brick = Brick(folder, namespace, update_link_count_parent="on")
     _, gfid = brick.create(b"a")
