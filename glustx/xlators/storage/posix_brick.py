@@ -277,12 +277,12 @@ class PosixBrick(PosixRecover):
             if self.health != "failed":
                 where = f"{self.graph.surroundings.host}:{self.brick}"
                 log.critical("%s: brick %s failed its health check: %s", self.name, where, error.strerror)
+                self.health = "failed"
                 self.tell_health(False)
-            self.health = "failed"
         else:
-            if self.health == "failed":
+            before, self.health = self.health, "ok"
+            if before == "failed":
                 self.tell_health(True)
-            self.health = "ok"
         interval = self.options.health_check_interval
         if interval:
             self._again("health", interval, lambda: spawn(self._check_health()))
