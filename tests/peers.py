@@ -174,6 +174,7 @@ mkdir -p /run/gluster /run/lock /var/lib/glusterd /var/log/glusterfs
 mount -t tmpfs tmpfs /var/lib/glusterd
 mount -t tmpfs tmpfs /var/log/glusterfs
 mkdir -p /var/log/glusterfs/bricks
+%s
 glusterd || { cat /var/log/glusterfs/glusterd.log; exit 1; }
 gluster --mode=script volume create "$VOLUME" "$ADDRESS:$FOLDER" force
 for option in $OPTIONS; do gluster --mode=script volume set "$VOLUME" "${option%%=*}" "${option#*=}"; done
@@ -186,19 +187,25 @@ class StockVolume(Volume):
 
     folder: the brick (its trusted.* xattrs are written, so root and a real file system are needed). netns: where to
     listen; None means the network namespace of the caller, whose lo must hold `NetNamespace.ADDRESS`.
-    options: `key=value` for `gluster volume set`, without blanks.
+    options: `key=value` for `gluster volume set`, without blanks. before: shell lines to run before glusterd.
     """
 
     def __init__(
-        self, folder: Path, volume: str, netns: NetNamespace | None = None, options: Sequence[str] = ()
+        self,
+        folder: Path,
+        volume: str,
+        netns: NetNamespace | None = None,
+        options: Sequence[str] = (),
+        before: str = "",
     ) -> None:
         super().__init__(folder, volume, netns)
         self._options = options
+        self._before = before
 
     def __enter__(self) -> StockVolume:
         names = {"VOLUME": self.volume, "ADDRESS": NetNamespace.ADDRESS, "FOLDER": str(self.folder.resolve())}
         head = "".join(f"{key}='{value}'\n" for key, value in {**names, "OPTIONS": " ".join(self._options)}.items())
-        self.cage = Cage(head + GLUSTERD_SCRIPT, self.netns)
+        self.cage = Cage(head + GLUSTERD_SCRIPT.replace("%s", self._before, 1), self.netns)
         self.bricks = self.cage.pids("glusterfsd")
         return self
 
