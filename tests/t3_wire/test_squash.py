@@ -84,7 +84,7 @@ def test_a_live_change_is_followed() -> None:
     root = Caller(1, 0, 0)
     assert world.arrives(graph, root).uid == 0
     server = world.protocol
-    before, server.options = server.options, Server.Options(root_squash=True)
+    before, server.options = server.options, Server.Options(auth=server.options.auth, root_squash=True)
     server.options_changed(before)
     assert world.arrives(graph, root).uid == 65534
     server.options = before
