@@ -63,9 +63,14 @@ class DirCore:
             if not entries:
                 self._eof = True
                 break
+            if entries[-1].off == self._offset:
+                raise FopError(errno.EIO, f"the brick lists {self.path!r} over and over")
             self._offset = entries[-1].off
             self._eof = reply.eof
             for entry in entries:
+                if not entry.name or b"/" in entry.name or b"\0" in entry.name:
+                    # Whoever copies a tree joins names to paths: this one would lead out of it.
+                    raise FopError(errno.EIO, f"the brick lists {entry.name!r}, which can be no name")
                 stat = entry.stat
                 if stat is None or not stat.mode:
                     # The brick could not say: it was removed meanwhile, or must be asked.
