@@ -161,10 +161,13 @@ def _kind(there: Stat) -> dict[str, int]:
 
 
 def entries(folder: Place) -> list[tuple[Place, Stat]]:
-    """Return what is in a directory, with attributes, by name."""
+    """Return what is in a directory, with attributes, by name; each name once.
+
+    A server that listed one twice, as a link and as a file, would have the file written to where the link leads.
+    """
     with step(folder, "readdir"), folder.side.scandir(folder.path) as found:
-        rows = [(folder.child(entry.name), entry.stat(follow_symlinks=False)) for entry in found]
-    return sorted(rows, key=lambda row: row[0].path)
+        rows = {entry.name: (folder.child(entry.name), entry.stat(follow_symlinks=False)) for entry in found}
+    return sorted(rows.values(), key=lambda row: row[0].path)
 
 
 class _TreeCopier:
@@ -266,7 +269,7 @@ class _TreeCopier:
                 dst.side.mkdir(dst.path, there.st_mode & 0o777 | 0o700)
             except FileExistsError:
                 made = False
-                if not dst.side.isdir(dst.path):
+                if not _stat.S_ISDIR(dst.side.lstat(dst.path).st_mode):  # nor through a link, as GNU cp
                     raise
         self.task.count(directories=1)
         self._done.append((src, True))

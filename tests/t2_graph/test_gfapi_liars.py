@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from glustx import fops
+from glustx.fs.sides import Place
+from glustx.fs.trees import entries as entries_of
 from glustx.gfapi import Volume
 from tests.t2_graph.gfapi_faces import MEMORY
 
@@ -47,6 +49,27 @@ def test_names_that_are_none(liar: Any, name: bytes, tmp_path: Path) -> None:
         ):
             with pytest.raises(OSError, match=r"EIO .*can be no name"):
                 listing("/d")
+
+
+def test_a_name_that_is_listed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Volume(MEMORY) as volume:
+        volume.symlink("/elsewhere", "/x")
+        volume.create("/y").close()
+        session = volume._core.session
+        honest = session.top
+
+        async def top(req: fops.Fop) -> Any:
+            reply = await honest(req)
+            if type(req) is not fops.Readdirp:
+                return reply
+            entries = [
+                msgspec.structs.replace(entry, name=b"x") for entry in reply.entries if entry.name in (b"x", b"y")
+            ]
+            return msgspec.structs.replace(reply, entries=entries)
+
+        monkeypatch.setattr(session, "top", top)
+        assert len(volume.listdir("/")) == 2
+        assert [place.path for place, _ in entries_of(Place(volume, "/", "v:/"))] == ["/x"]
 
 
 def test_listings_that_go_round(liar: Any) -> None:
