@@ -1,0 +1,1 @@
+"""Translators that show the graph below to others than GlusterFS clients."""
