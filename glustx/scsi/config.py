@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
+import ipaddress
 import re
 import uuid
+from collections.abc import Mapping
 
 import msgspec
 
@@ -117,6 +120,38 @@ class AclConfig(msgspec.Struct, frozen=True, kw_only=True):
     addresses: tuple[str, ...] = ()
     luns: dict[int, int] | None = None
 
+    def check(self) -> None:
+        """Raise ValueError with a sentence for a value that cannot be."""
+        for text in self.addresses:
+            try:
+                ipaddress.ip_network(text, strict=False)
+            except ValueError:
+                raise ValueError(f"{text!r} is no address and no network") from None
+        for user, secret, name in (
+            (self.user, self.password, "password"),
+            (self.mutual_user, self.mutual_password, "mutual-password"),
+        ):
+            if bool(user) != bool(secret):
+                raise ValueError(f"a user and its {name} come together")
+            if secret and not 12 <= len(secret.encode()) <= 255:
+                raise ValueError(f"the {name} has {len(secret.encode())} bytes; initiators insist on 12 to 16")
+        if self.mutual_user and not self.user:
+            raise ValueError("the target shows who it is only to initiators that do so as well")
+        if self.password and self.password == self.mutual_password:
+            raise ValueError("password and mutual-password must differ (RFC 7143 12.1.3)")
+
+    def fits(self, initiator: str, address: str) -> bool:
+        """Tell whether the rule is about an initiator, by name (letter case aside) and network address."""
+        if not fnmatch.fnmatchcase(initiator.lower(), self.initiator.lower()):
+            return False
+        if not self.addresses:
+            return True
+        try:
+            where = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        return any(where in ipaddress.ip_network(text, strict=False) for text in self.addresses)
+
 
 class TargetConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One target: its name, units and rules.
@@ -137,8 +172,43 @@ class TargetConfig(msgspec.Struct, frozen=True, kw_only=True):
     acls: tuple[AclConfig, ...] = ()
     redirect: str = ""
 
+    def check(self) -> None:
+        """Raise ValueError with a sentence for a value that cannot be."""
+        check_name(self.name)
+        if not 1 <= self.portal_group <= 0xFFFF:
+            raise ValueError(f"portal group {self.portal_group} is outside 1..65535")
+        for lun, config in self.luns.items():
+            if not 0 <= lun < 16384:
+                raise ValueError(f"LUN {lun} is outside 0..16383")
+            config.check()
+        for rule in self.acls:
+            rule.check()
+            for lun, own in (rule.luns or {}).items():
+                if not 0 <= lun < 16384:
+                    raise ValueError(f"LUN {lun} is outside 0..16383")
+                if own not in self.luns:
+                    raise ValueError(f"{rule.initiator} is given LUN {own}, which {self.name} does not have")
 
-def lun_config(values: dict[str, str]) -> LunConfig:
+    def rule(self, initiator: str, address: str) -> AclConfig | None:
+        """Return the rule for an initiator; None when it may not use the target."""
+        if not self.acls:
+            return _EVERYBODY
+        return next((rule for rule in self.acls if rule.fits(initiator, address)), None)
+
+
+_EVERYBODY = AclConfig()
+_NAMES = re.compile(r"iqn\.[0-9]{4}-[0-9]{2}\.[a-z0-9._-]+(:.+)?|eui\.[0-9a-f]{16}|naa\.([0-9a-f]{16}|[0-9a-f]{32})")
+
+
+def check_name(name: str) -> None:
+    """Raise ValueError for what is no iSCSI name in its normal form (RFC 7143 4.2.7, RFC 3722)."""
+    if len(name.encode()) > 223:
+        raise ValueError(f"the iSCSI name {name[:40]}... is longer than 223 bytes")
+    if not _NAMES.fullmatch(name) or any(char.isspace() or char in ",\0" for char in name):
+        raise ValueError(f"{name!r} is no iSCSI name (iqn.2026-12.org.example:disks, in small letters)")
+
+
+def lun_config(values: Mapping[str, str]) -> LunConfig:
     """Return a unit's configuration from option texts (`block-size`, `capacity` 10G, `readonly` on).
 
     Raises ValueError that names the option.
@@ -166,3 +236,85 @@ def lun_config(values: dict[str, str]) -> LunConfig:
     config = msgspec.convert(out, LunConfig)
     config.check()
     return config
+
+
+def targets_of(options: Mapping[str, str]) -> list[TargetConfig]:
+    """Return the targets that a volfile's options describe.
+
+    Keys: `target.T` (the name; T is any label), `target.T.alias`, `.portal-group`, `.redirect`; `lun.T.N` (the path, or
+    `volume:/path`), `lun.T.N.OPTION`; `acl.T.A` (an initiator's name or pattern; A is any label, the rules count in the
+    order of their labels), `acl.T.A.user`, `.password`, `.mutual-user`, `.mutual-password`, `.addresses` (by comma),
+    `.luns` (`0=2 1=0`: LUN for the initiator = LUN of the target).
+
+    Raises ValueError that names the key.
+    """
+    labels: dict[str, dict[str, str]] = {}
+    luns: dict[str, dict[int, dict[str, str]]] = {}
+    acls: dict[str, dict[str, dict[str, str]]] = {}
+    for key, text in options.items():
+        kind, _, rest = key.partition(".")
+        label, _, rest = rest.partition(".")
+        if kind == "target" and label:
+            labels.setdefault(label, {})[rest] = text
+            continue
+        second, _, name = rest.partition(".")
+        if kind == "lun" and second.isdigit():
+            values = luns.setdefault(label, {}).setdefault(int(second), {})
+            if name:
+                values[name] = text
+            else:
+                volume, colon, path = text.partition(":")
+                values.update({"volume": volume, "path": path} if colon and "/" not in volume else {"path": text})
+        elif kind == "acl" and label and second:
+            acls.setdefault(label, {}).setdefault(second, {})[name] = text
+        else:
+            raise ValueError(f"{key}: expected target.T, lun.T.NUMBER or acl.T.A with their options")
+    for kind, found in (("lun", luns), ("acl", acls)):
+        for label in found:
+            if "" not in labels.get(label, {}):
+                raise ValueError(f"{kind}.{label}: there is no target.{label}")
+    return [_target(label, values, luns.get(label, {}), acls.get(label, {})) for label, values in labels.items()]
+
+
+def _target(
+    label: str, values: dict[str, str], luns: dict[int, dict[str, str]], acls: dict[str, dict[str, str]]
+) -> TargetConfig:
+    where = f"target.{label}"
+    try:
+        plain = {key.replace("-", "_") or "name": text for key, text in values.items()}
+        group = int(plain.pop("portal_group", "1"))
+        _known(plain, TargetConfig, ("name", "alias", "redirect"))
+        units: dict[int, LunConfig] = {}
+        for lun, each in luns.items():
+            where = f"lun.{label}.{lun}"
+            units[lun] = lun_config(each)
+        rules: list[AclConfig] = []
+        for name, each in sorted(acls.items()):
+            where = f"acl.{label}.{name}"
+            rules.append(_rule(each))
+        where = f"target.{label}"
+        config = TargetConfig(portal_group=group, luns=units, acls=tuple(rules), **plain)
+        config.check()
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    return config
+
+
+def _rule(values: dict[str, str]) -> AclConfig:
+    plain = {key.replace("-", "_") or "initiator": text for key, text in values.items()}
+    addresses = tuple(part.strip() for part in plain.pop("addresses", "").split(",") if part.strip())
+    pairs = plain.pop("luns", None)
+    luns: dict[int, int] | None = None
+    if pairs is not None:
+        luns = {}
+        for pair in pairs.replace(",", " ").split():
+            seen, equals, own = pair.partition("=")
+            luns[int(seen)] = int(own) if equals else int(seen)
+    _known(plain, AclConfig, ("initiator", "user", "password", "mutual_user", "mutual_password"))
+    return AclConfig(addresses=addresses, luns=luns, **plain)
+
+
+def _known(values: Mapping[str, str], kind: type[msgspec.Struct], names: tuple[str, ...]) -> None:
+    for name in values:
+        if name not in names:
+            raise ValueError(f"there is no option {name.replace('_', '-')}")
