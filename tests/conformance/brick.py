@@ -9,6 +9,7 @@ from typing import Any
 from glustx import fops
 from glustx.errors import FopError
 from glustx.fops import Fop
+from glustx.graph import Graph
 from glustx.inode import Fd
 from glustx.values import NULL_GFID, ROOT_GFID, Iatt, Loc, new_gfid
 from glustx.xdata import GFID_REQ, Xdata, gfuuid
@@ -40,11 +41,20 @@ class Brick:
     Attributes:
         gone: errnos of a fop on a gfid that was removed a moment ago.
         renames_to_itself: a RENAME of a name to that same name may be sent.
+        far: what a range at 2^62 gets: an errno, or 0 where the file system takes it.
+        graph: the graph, where it is in this process.
+        counts_folders: a folder's link count is two more than the folders in it; on btrfs it is 1.
     """
 
     renames_to_itself = True
 
     gone: tuple[int, ...] = (errno.ESTALE,)
+
+    far = errno.EFBIG
+
+    counts_folders = True
+
+    graph: Graph | None = None
 
     def __init__(self, call: Callable[[Fop], Any]) -> None:
         self.call = call
@@ -150,6 +160,10 @@ class Brick:
     def names(self, gfid: bytes = ROOT_GFID) -> list[bytes]:
         """The names in a directory, sorted."""
         return sorted(entry.name for entry in self.entries(gfid) if entry.name not in (b".", b".."))
+
+    def folder_links(self, folders: int) -> int:
+        """The link count of a folder with so many folders in it."""
+        return 2 + folders if self.counts_folders else 1
 
     def statfs(self) -> Any:
         """Figures of the file system."""

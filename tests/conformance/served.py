@@ -34,11 +34,14 @@ end-volume
 
 def client_volfile(address: Address, more: str = "", options: str = "") -> str:
     """The volfile of a client of that brick; `more` stands above its volume `client`, `options` are lines for it."""
+    if address.path:
+        where = f"option transport-type unix\n    option transport.socket.connect-path {address.path}"
+    else:
+        where = f"option remote-host {address.host}\n    option remote-port {address.port}"
     return f"""
 volume client
     type protocol/client
-    option remote-host {address.host}
-    option remote-port {address.port}
+    {where}
     option remote-subvolume {BRICK}
 {options}
 end-volume

@@ -1,4 +1,5 @@
-"""protocol/client and protocol/server under the conformance suite: every fop crosses a socket."""
+"""protocol/client and protocol/server under the conformance suite: every fop crosses a socket. Other transports and
+file systems are in test_product."""
 
 from __future__ import annotations
 
@@ -11,7 +12,6 @@ import pytest
 from glustx.gfapi.pump import Pump
 from glustx.graph import Graph, Surroundings
 from glustx.xlators.storage.posix import prepare_brick
-from tests.certificates import Authority, volfile_options
 from tests.conformance.brick import Brick
 from tests.conformance.served import client_volfile, served, server_volfile
 from tests.conformance.suite import FopSuite
@@ -42,27 +42,12 @@ def through_the_wire(below: str, above: str = "", server: str = "", client: str 
             pump.close()
 
 
-@pytest.fixture(scope="module")
-def tls_options(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """The options that turn TLS on in a brick and in a client."""
-    authority = Authority(tmp_path_factory.mktemp("tls") / "ca")
-    return volfile_options(authority.issue("brick")), volfile_options(authority.issue("client"))
-
-
 class TestWireMemory(LocksSuite, FopSuite):
     """A client of storage/memory."""
 
     @pytest.fixture
     def brick(self) -> Iterator[Brick]:
         yield from through_the_wire(MEMORY)
-
-
-class TestWireTls(LocksSuite, FopSuite):
-    """The same behind TLS."""
-
-    @pytest.fixture
-    def brick(self, tls_options: tuple[str, str]) -> Iterator[Brick]:
-        yield from through_the_wire(MEMORY, "", *tls_options)
 
 
 class TestWirePosix(LocksSuite, FopSuite):

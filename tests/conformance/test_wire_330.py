@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import time
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis.stateful import rule, run_state_machine_as_test
@@ -20,7 +18,6 @@ from glustx.graph import Graph, Surroundings
 from glustx.inode import Fd
 from glustx.values import SET_MODE, STAMP_ATIME, STAMP_CTIME, STAMP_MTIME, Iatt
 from glustx.xdata import BUF_HAS_ZEROES, CHECK_ZERO_FILLED, FIPS_RCHECKSUM, Xdata
-from glustx.xlators.storage.posix import prepare_brick
 from tests.conformance.brick import Brick
 from tests.conformance.models import PLACES, SIZES, BytesModel
 from tests.conformance.served import client_volfile, served, server_volfile
@@ -128,26 +125,3 @@ class TestWire330Memory(Suite330):
     @pytest.fixture
     def brick(self) -> Iterator[Brick]:
         yield from through_the_old_program(MEMORY)
-
-
-@pytest.mark.long
-class TestWire330Posix(Suite330):
-    """A client of storage/posix."""
-
-    @pytest.fixture
-    def brick(self, tmp_path: Path) -> Iterator[Brick]:
-        folder = tmp_path / "brick"
-        folder.mkdir()
-        namespace = "trusted" if os.geteuid() == 0 else "user"
-        prepare_brick(str(folder), namespace=namespace)
-        yield from through_the_old_program(f"""
-volume store
-    type storage/posix
-    option directory {folder}
-    option xattr-namespace {namespace}
-end-volume
-volume locks
-    type features/locks
-    subvolumes store
-end-volume
-""")

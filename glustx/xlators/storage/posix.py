@@ -2,7 +2,8 @@
 
 The bodies are in siblings by topic, each a mixin on the one before: posix_keys (xattr namespaces), posix_handle (gfid
 to object), posix_entry (names on disk), posix_attr, posix_lookup, posix_names, posix_data, posix_readdir, posix_xattr,
-posix_range, posix_unlink, posix_whole, posix_brick. posix_object holds what they share, posix_zero zeroes ranges.
+posix_range, posix_unlink, posix_whole, posix_brick. posix_object holds what they share, posix_zero zeroes ranges,
+posix_direct goes around the page cache.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class Posix(PosixBrick, Xlator):
             low=1,
             live=True,
         )
+        o_direct: bool = option(False, "Take every file as opened with O_DIRECT.", live=True)
         xattr_namespace: str = option(
             "trusted",
             "Where trusted.* xattrs are kept: there, as stock does and root can, or mapped to user.glustx.*. Chosen "
@@ -82,7 +84,6 @@ class Posix(PosixBrick, Xlator):
             "linux-aio",
             "linux-io_uring",
             "mandate-attribute",
-            "o-direct",
             "update-atime",
             "xattr-user-namespace-mode",
         )

@@ -2,9 +2,9 @@
 
 A system call that the page cache answers runs on the reactor's thread, since handing it to a worker would cost more
 than the call. What can really block goes to a worker: fsync, O_SYNC writes, large writes (and for a while all of them,
-once one was throttled), and reads that miss the cache. How a file's reads fare is learned per descriptor: RWF_NOWAIT
-asks while it is not known, hits make it "warm" (plain pread, timed), a miss sends the next reads to a worker without
-asking, because asking starts the disk's read as well.
+once one was throttled), reads that miss the cache, and what goes around it (`posix_direct`). How a file's reads fare is
+learned per descriptor: RWF_NOWAIT asks while it is not known, hits make it "warm" (plain pread, timed), a miss sends
+the next reads to a worker without asking, because asking starts the disk's read as well.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from glustx.xdata import (
     uint,
 )
 from glustx.xlators.storage.posix_attr import STAMP_DATA
+from glustx.xlators.storage.posix_direct import read_direct, write_direct
 from glustx.xlators.storage.posix_names import PosixNames
 from glustx.xlators.storage.posix_object import (
     Obj,
@@ -172,6 +173,8 @@ class PosixData(PosixNames):
 
     async def _read_in_doubt(self, f: OpenFile, size: int, offset: int) -> bytes:
         """Read from a file of which it is not known whether its data is in the page cache."""
+        if f.direct >= 0:
+            return await self.work(read_direct, f, size, offset)
         if not self._nowait:
             return os.pread(f.fd, size, offset)
         if f.cold:
@@ -215,7 +218,7 @@ class PosixData(PosixNames):
         size = len(data)
         try:
             f: OpenFile = req.fd.slots.get(self._fds) or self.opened(req.fd)
-            if size > self._inline_write or f.sync or f.append or req.flags & _SYNC or req.xdata is not EMPTY:
+            if size > self._inline_write or f.slow or req.flags & _SYNC or req.xdata is not EMPTY:
                 return await shield(self._write_slowly(req, f))
             fd = f.fd
             obj = f.obj
@@ -261,7 +264,7 @@ class PosixData(PosixNames):
             offset = st.st_size if f.append else req.offset
             self.check_range(req, f.fd, offset, len(req.data))
             sync = bool(req.flags & _SYNC) and not f.sync
-            if sync or f.sync or len(req.data) > self._inline_write:
+            if sync or f.sync or f.direct >= 0 or len(req.data) > self._inline_write:
                 if self._slow_writes:
                     self._slow_writes -= 1
                     if not self._slow_writes:
@@ -316,7 +319,7 @@ def _pread(f: OpenFile, size: int, offset: int) -> bytes:
 
 
 def _pwrite_all(f: OpenFile, data: Any, offset: int, sync: bool) -> int:
-    count = os.pwrite(f.fd, data, offset)
+    count = os.pwrite(f.fd, data, offset) if f.direct < 0 else write_direct(f, data, offset)
     if count < len(data):
         count += _pwrite_rest(f.fd, data, offset, count)
     if sync:

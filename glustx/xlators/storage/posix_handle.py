@@ -22,6 +22,7 @@ from glustx.fops import Fop
 from glustx.inode import Fd, PerFd, PerInode
 from glustx.values import NULL_GFID, ROOT_GFID, gfid_from_text, gfid_ino, gfid_text
 from glustx.xdata import MDATA_KEY
+from glustx.xlators.storage.posix_direct import go_direct
 from glustx.xlators.storage.posix_keys import PosixKeys
 from glustx.xlators.storage.posix_object import (
     DIR_FLAGS,
@@ -239,7 +240,10 @@ class PosixHandle(PosixKeys):
         inode = self.graph.inodes.hold(obj.gfid)
         # The table may have forgotten the inode meanwhile; an open file's record must be the one that all find.
         obj = inode.slots.setdefault(self._objs, obj)
-        return OpenFile(number, obj, inode, flags)
+        f = OpenFile(number, obj, inode, flags)
+        if flags & os.O_DIRECT or (self.options.o_direct and not obj.is_dir):
+            go_direct(f, flags)
+        return f
 
     def refresh(self, obj: Obj, st: os.stat_result, at: At) -> None:
         """Start the record of an object afresh: its ctime is not the one that is remembered."""

@@ -114,7 +114,7 @@ class PosixNames(PosixLookup):
     @staticmethod
     def open_flags(flags: int) -> int:
         """Return the flags to open with. Appending is done here (with O_APPEND the kernel would also move what is
-        written to a position, as by ZEROFILL), and O_DIRECT would ask for aligned memory that a wire buffer is not."""
+        written to a position, as by ZEROFILL); what is O_DIRECT has a descriptor of its own for that."""
         return flags & (O_ACCMODE | os.O_SYNC | os.O_DSYNC | os.O_NOATIME) | os.O_CLOEXEC
 
     # -- MKNOD, MKDIR, SYMLINK -------------------------------------------------------------------------------------

@@ -86,10 +86,12 @@ class OpenFile:
 
     Attributes:
         sync: writes must be durable when they return; append: they go to the end of the file.
+        direct: a second descriptor that goes around the page cache, -1 without.
+        slow: writes are none of the usual, for one of these reasons.
         warm: reads that came from the page cache in a row; cold: reads to send to a worker without asking.
     """
 
-    __slots__ = ("append", "cold", "fd", "inode", "listing", "obj", "sync", "warm")
+    __slots__ = ("append", "cold", "direct", "fd", "inode", "listing", "obj", "slow", "sync", "warm")
 
     def __init__(self, fd: int, obj: Obj, inode: Inode | None, flags: int = 0) -> None:
         self.fd = fd
@@ -97,12 +99,16 @@ class OpenFile:
         self.inode = inode
         self.sync = bool(flags & (os.O_SYNC | os.O_DSYNC))
         self.append = bool(flags & os.O_APPEND)
+        self.direct = -1
+        self.slow = self.sync or self.append
         self.warm = 0
         self.cold = 0
         self.listing: Any = None
 
     def __del__(self) -> None:
         os.close(self.fd)
+        if self.direct >= 0:
+            os.close(self.direct)
 
 
 def parse_mdata(raw: bytes | None) -> tuple[int, int, int, int, int, int] | None:
