@@ -4,7 +4,7 @@ cut into what the targets take."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fuzz import targets
@@ -55,10 +55,10 @@ def _small() -> Iterator[bytes]:
     yield targets.tagged(targets.texts, b"u::rwx,g::r-x,o::r--,u:7:r--,m::rwx")
 
 
-def write(folder: Path) -> int:
-    """Put the seeds into a folder, one file each; return how many there are."""
+def write(folder: Path, only: Callable[[bytes], None] | None = None) -> int:
+    """Put the seeds, or those of one target, into a folder, one file each; return how many there are."""
     folder.mkdir(parents=True, exist_ok=True)
-    count = 0
-    for count, data in enumerate(seeds(), 1):
+    found = [data for data in seeds() if only is None or data[:1] == targets.tagged(only, b"")]
+    for count, data in enumerate(found, 1):
         (folder / f"seed-{count:04}").write_bytes(data)
-    return count
+    return len(found)
