@@ -7,6 +7,10 @@ tests that are likeliest to tell it from another.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import gc
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,17 +18,22 @@ from typing import NamedTuple
 
 import pytest
 
+from glustx import fops
 from glustx.gfapi.pump import Pump
 from glustx.graph import Graph, Surroundings
+from glustx.inode import Fd
+from glustx.values import NULL_GFID
 from tests.certificates import Authority, volfile_options
-from tests.conformance.brick import Brick
+from tests.conformance.brick import O_CREAT, O_RDWR, Brick
 from tests.conformance.filesystems import FILE_SYSTEMS, FileSystems, brick_on, posix_brick, storage
 from tests.conformance.served import client_volfile, served, server_volfile
 from tests.conformance.suite import FopSuite
 from tests.conformance.suite_locks import LocksSuite
+from tests.conformance.suite_names import named
 from tests.conformance.test_memory import VOLFILE
 from tests.conformance.test_wire_330 import Suite330
 
+O_DIRECT = 0o40000
 STORES = ("memory", *FILE_SYSTEMS)
 TRANSPORTS = ("tcp", "unix", "tls")
 LOCKS = """
@@ -169,3 +178,28 @@ class TestWire330(Suite330):
     @pytest.fixture
     def brick(self, way: Way, below: str, options: tuple[str, str]) -> Iterator[Brick]:
         yield from over_the_wire(way, below, options, 330)
+
+
+@pytest.mark.parametrize("program", [400, 330])
+@pytest.mark.parametrize("way", [Way("ext4", "unix")], ids=["ext4-unix"], indirect=True)
+def test_o_direct_reaches_the_brick(way: Way, below: str, options: tuple[str, str], program: int) -> None:
+    """By OPEN and by CREATE; descriptors of this process are the brick's."""
+    for brick in over_the_wire(way, below, options, program):
+        file = brick.make(b"f")
+        gc.collect()  # so that none is closed meanwhile
+        before = direct_descriptors()
+        opened = brick.open(file.gfid, O_RDWR | O_DIRECT)
+        assert direct_descriptors() == before + 1
+        created = Fd(NULL_GFID, O_RDWR)
+        brick(fops.Create(named(b"f"), created, O_RDWR | O_CREAT | O_DIRECT, 0o644, xdata=brick.fresh()))
+        assert direct_descriptors() == before + 2
+        brick(fops.Write(created, 512, b"x" * 512))
+        assert brick.read(opened) == bytes(512) + b"x" * 512
+
+
+def direct_descriptors() -> int:
+    found = 0
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found += bool(fcntl.fcntl(int(number), fcntl.F_GETFL) & os.O_DIRECT)
+    return found

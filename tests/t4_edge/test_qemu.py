@@ -142,6 +142,25 @@ def test_write_zeroes_and_discard(peer_volume: Volume, qemu) -> None:
     qemu("qemu-io", "-f", "raw", "-c", "read -P 0 1M 4M", "-c", "read -P 0 8M 8M", "-c", "read -P 0x22 20M 512k", url)
 
 
+def test_cache_none(peer_volume: Volume, qemu, disk: Path, tmp_path: Path) -> None:
+    """Images opened with O_DIRECT: sectors, and sizes that are none."""
+    url = peer_volume.url("direct.img")
+    qemu("qemu-img", "convert", "-t", "none", "-f", "raw", "-O", "raw", disk, url)
+    qemu("qemu-img", "compare", "-T", "none", "-f", "raw", "-F", "raw", disk, url)
+    qemu(
+        *("qemu-io", "-t", "none", "-f", "raw", "-c", "write -P 0x11 0 4M", "-c", "write -P 0x22 512 512"),
+        *("-c", "aio_write -P 0x33 1M 64k", "-c", "aio_write -P 0x44 2M 4k", "-c", "aio_flush"),
+        *("-c", "write -z 3M 512k", "-c", "flush", "-c", "read -P 0x22 512 512", "-c", "read -P 0x33 1M 64k", url),
+    )
+    expected = bytearray(disk.read_bytes())
+    expected[: 4 * MIB] = b"\x11" * (4 * MIB)
+    for start, size, byte in ((512, 512, 0x22), (MIB, 65536, 0x33), (2 * MIB, 4096, 0x44), (3 * MIB, MIB // 2, 0)):
+        expected[start : start + size] = bytes([byte]) * size
+    assert (peer_volume.folder / "direct.img").read_bytes() == expected
+    qemu("qemu-img", "convert", "-t", "none", "-T", "none", "-f", "raw", "-O", "raw", url, tmp_path / "out.raw")
+    assert (tmp_path / "out.raw").read_bytes() == expected
+
+
 def test_map_shows_the_holes(peer_volume: Volume, qemu, disk: Path) -> None:
     url = peer_volume.url("map.img")
     qemu("qemu-img", "convert", "-f", "raw", "-O", "raw", disk, url)
