@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from glustx.errors import FopError, GraphError
 from glustx.runtime import Reactor
 from glustx.scsi import chapters
@@ -53,10 +55,13 @@ class Gateway:
         self.targets.clear()
         units, self.units = list(self.units.values()), {}
         for unit in units:
-            try:
-                await unit.stop()
-            except FopError as error:
-                log.error("%r: %s", unit, error)
+            await self._close(unit)
+
+    async def _close(self, unit: LogicalUnit) -> None:
+        try:
+            await unit.stop()
+        except FopError as error:
+            log.error("%r: %s", unit, error)
 
     async def add_target(self, config: TargetConfig) -> Target:
         """Open a target's units and make it; GraphError when its name or a unit's identity is taken."""
@@ -65,6 +70,77 @@ class Gateway:
         units = {lun: await self.unit(each) for lun, each in sorted(config.luns.items())}
         target = self.targets[config.name] = Target(self, config, units)
         return target
+
+    async def apply(self, configs: Sequence[TargetConfig]) -> list[Target]:
+        """Become what `configs` describe, while initiators are at work.
+
+        What can fail is done first: all new units are opened, and a GraphError leaves everything as it was. Then targets
+        and units come, go and change; sessions stay, and hear of it by unit attentions. A unit whose `capacity` alone
+        has changed is resized, one with other new options is replaced.
+
+        Returns the targets that are gone; whoever holds their sessions ends them.
+        """
+        for config in configs:
+            try:
+                config.check()
+            except ValueError as error:
+                raise GraphError(f"target {config.name}: {error}") from None
+        names = [config.name for config in configs]
+        if len(set(names)) < len(names):
+            raise GraphError(f"target {max(names, key=names.count)} is there twice")
+        kept, self.units = self.units, {}
+        opened: list[LogicalUnit] = []
+        resized: list[LogicalUnit] = []
+        try:
+            wanted: dict[str, dict[int, LogicalUnit]] = {}
+            for config in configs:
+                units = wanted[config.name] = {}
+                for lun, each in sorted(config.luns.items()):
+                    units[lun] = await self._keep_or_open(each, kept, opened, resized)
+        except BaseException:
+            self.units = kept
+            for unit in opened:
+                await unit.backing.close()
+            raise
+        gone = [self.targets.pop(name) for name in list(self.targets) if name not in wanted]
+        for target in gone:
+            for nexus in list(target.nexuses.values()):
+                target.lose(nexus)
+        for config in configs:
+            known = self.targets.get(config.name)
+            if known is None:
+                self.targets[config.name] = Target(self, config, wanted[config.name])
+            else:
+                known.reconfigure(config, wanted[config.name])
+        for unit in resized:
+            await self.resize(unit)
+        for unit in set(kept.values()) - set(self.units.values()):
+            await self._close(unit)
+        return gone
+
+    async def _keep_or_open(
+        self,
+        config: LunConfig,
+        kept: Mapping[tuple[str, str], LogicalUnit],
+        opened: list[LogicalUnit],
+        resized: list[LogicalUnit],
+    ) -> LogicalUnit:
+        key = (config.volume or next(iter(self.volumes)), config.path)
+        old = kept.get(key)
+        if old is not None and key not in self.units:
+            if old.config == config:
+                self.units[key] = old
+                return old
+            if msgspec.structs.replace(old.config, capacity=config.capacity) == config:
+                old.config = config
+                self.units[key] = old
+                resized.append(old)
+                return old
+        fresh = key not in self.units
+        unit = await self.unit(config)
+        if fresh:
+            opened.append(unit)
+        return unit
 
     async def unit(self, config: LunConfig) -> LogicalUnit:
         """Return the unit of a file, opened at first use; GraphError when that fails or two would be one to initiators.

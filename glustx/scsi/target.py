@@ -124,18 +124,23 @@ class Target:
             unit.nexuses.add(nexus)
         nexus.luns = dict(sorted(seen.items()))
 
-    def luns_changed(self, units: dict[int, LogicalUnit]) -> None:
-        """Take another set of units; tasks on those that are gone are aborted, and every nexus is told."""
-        gone = set(self.units.values()) - set(units.values())
+    def reconfigure(self, config: TargetConfig, units: dict[int, LogicalUnit]) -> None:
+        """Take another configuration: tasks on units that an initiator no longer sees are aborted, and each initiator
+        whose units are others now is told. Whether it may stay at all is for whoever let it in."""
+        self.config = config
         self.units = units
-        for nexus in self.nexuses.values():
-            for task in list(nexus.tasks.values()):
-                if task.unit in gone:
-                    self._abort(task)
-            new = set(units.values()) - set(nexus.luns.values())
+        for nexus in list(self.nexuses.values()):
+            before = dict(nexus.luns)
+            rule = config.rule(nexus.name, nexus.address)
+            nexus.slots["luns"] = rule.luns if rule is not None else {}
             self._map(nexus)
+            if nexus.luns == before:
+                continue
+            for task in list(nexus.tasks.values()):
+                if task.unit is not None and nexus.luns.get(task.lun) is not task.unit:
+                    self._abort(task)
             for unit in set(nexus.luns.values()):
-                nexus.raise_attention(unit, POWER_ON if unit in new else LUNS_CHANGED)
+                nexus.raise_attention(unit, LUNS_CHANGED if unit in before.values() else POWER_ON)
             if nexus.notify is not None:
                 nexus.notify(LUNS_CHANGED)
 

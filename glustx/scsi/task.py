@@ -66,6 +66,11 @@ class Nexus:
         """The initiator's name without its port's ISID."""
         return self.initiator.partition(",i,")[0]
 
+    @property
+    def address(self) -> str:
+        """The network address of the other end, without its port."""
+        return self.peer.rpartition(":")[0].strip("[]")
+
     def __repr__(self) -> str:
         return f"<nexus {self.initiator} port {self.relative_port}>"
 
