@@ -20,6 +20,7 @@ from glustx.fops import (
     Fsetxattr,
     Fstat,
     Fsync,
+    Getxattr,
     Lookup,
     Open,
     Rchecksum,
@@ -32,7 +33,19 @@ from glustx.fops import (
 )
 from glustx.inode import Fd
 from glustx.scsi.task import Piece
-from glustx.values import F_SETLKW, F_UNLCK, F_WRLCK, ROOT_GFID, SEEK_DATA, SEEK_HOLE, Caller, Flock, Iatt, Loc
+from glustx.values import (
+    F_SETLKW,
+    F_UNLCK,
+    F_WRLCK,
+    ROOT_GFID,
+    ROOT_LOC,
+    SEEK_DATA,
+    SEEK_HOLE,
+    Caller,
+    Flock,
+    Iatt,
+    Loc,
+)
 from glustx.xdata import Xdata
 from glustx.xlator import Wind
 
@@ -40,6 +53,7 @@ O_RDONLY, O_RDWR = 0, 2
 _ENODATA, _ENXIO = 61, 6
 _COPY_MAX = 1 << 30  # COPY_FILE_RANGE's size has 32 bits
 _DOMAIN = b"glustx.scsi"
+_VOLUME_ID = b"trusted.glusterfs.volume-id"
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -60,6 +74,7 @@ class Backing:
         size: bytes; `refresh` renews it.
         limits: of the graph below (see `Xlator.limits`).
         path, volume: for messages.
+        volume_id: 16 bytes that are the volume's wherever it is reached from; its name where it has none.
         written: True while there may be writes that `flush` has not made durable.
     """
 
@@ -73,6 +88,7 @@ class Backing:
         self.caller = caller
         self.path = path
         self.volume = volume
+        self.volume_id = volume.encode("utf-8", "surrogateescape")
         self.written = False
         self.limits: dict[str, Any] = child.xlator.limits()
         self._loc = Loc(gfid=stat.gfid)
@@ -111,7 +127,14 @@ class Backing:
         flags = O_RDONLY if readonly else O_RDWR
         fd = Fd(stat.gfid, flags, client=client)
         await child(Open(loc=Loc(gfid=stat.gfid), fd=fd, flags=flags, caller=caller))
-        return cls(child, fd, stat, caller, path, volume)
+        backing = cls(child, fd, stat, caller, path, volume)
+        try:
+            reply = await child(Getxattr(ROOT_LOC, _VOLUME_ID, caller=caller))
+        except FopError:
+            pass  # a volume in memory has none
+        else:
+            backing.volume_id = reply.xattrs.get(_VOLUME_ID, backing.volume_id)
+        return backing
 
     async def close(self) -> None:
         """Give the fd back."""

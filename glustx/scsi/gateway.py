@@ -74,9 +74,9 @@ class Gateway:
     async def apply(self, configs: Sequence[TargetConfig]) -> list[Target]:
         """Become what `configs` describe, while initiators are at work.
 
-        What can fail is done first: all new units are opened, and a GraphError leaves everything as it was. Then targets
-        and units come, go and change; sessions stay, and hear of it by unit attentions. A unit whose `capacity` alone
-        has changed is resized, one with other new options is replaced.
+        What can fail is done first: all new units are opened, and a GraphError leaves everything as it was. Then
+        targets and units come, go and change; sessions stay, and hear of it by unit attentions. A unit whose `capacity`
+        alone has changed is resized, one with other new options is replaced.
 
         Returns the targets that are gone; whoever holds their sessions ends them.
         """

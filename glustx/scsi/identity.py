@@ -22,7 +22,7 @@ class Identity(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, config: LunConfig, backing: Backing) -> Identity:
         """Return the names that the options give, the rest from the volume and the file's gfid (never its path)."""
-        digest = hashlib.sha256(backing.volume.encode() + b"\0" + backing.gfid).digest()
+        digest = hashlib.sha256(backing.volume_id + b"\0" + backing.gfid).digest()
         serial = config.serial or digest[:8].hex()
         # NAA 6 (IEEE registered extended) would need an OUI of our own; 3 is assigned locally (SPC-5 7.7.6.6.4).
         naa = bytes([0x30 | digest[8] & 0x0F]) + digest[9:16]
