@@ -61,6 +61,13 @@ PACKAGES = {
     "openssl": "openssl",
     "strace": "strace",
     "tshark": "tshark",
+    "iscsi-test-cu": "libiscsi-bin",
+    "iscsi-ls": "libiscsi-bin",
+    "iscsi-perf": "libiscsi-bin",
+    "block-iscsi.so": "qemu-block-extra",
+    "tgtd": "tgt",
+    "sg_vpd": "sg3-utils",
+    "sdparm": "sdparm",
 }
 
 
