@@ -28,7 +28,6 @@ from glustx.mgmt.manager import Manager
 from glustx.mgmt.operations import Operations
 from glustx.mgmt.state import ServeError
 from glustx.rpc.channel import Address, Listener
-from glustx.rpc.connection import RpcConnection
 from glustx.rpc.transport import AsyncioNetwork, AsyncioReactor, drive_in_loop
 from glustx.runtime import Run, Waiter, drive, turn
 from glustx.values import ROOT_LOC, gfid_text
@@ -298,13 +297,13 @@ class _Brick:
     async def _listen_control(self, graph: Graph, path: Path) -> None:
         operations = Operations(graph, self.ended.set)
 
-        def make_receiver() -> RpcConnection:
-            return control.make_receiver(graph.statedump, lambda: self._facts(graph), operations.programs())
-
+        make_receiver = control.receivers(
+            self.reactor, graph.statedump, lambda: self._facts(graph), operations.programs()
+        )
         try:
             _make_way(path)
-            self.listener = await self._drive(_value(self.network.listen(Address(path=str(path)), make_receiver)))
-            os.chmod(path, 0o600)
+            waiter = self.network.listen(Address(path=str(path)), make_receiver, mode=0o600)
+            self.listener = await self._drive(_value(waiter))
         except OSError as error:
             raise ServeError(f"no control socket at {path}: {error.strerror or error}") from None
 

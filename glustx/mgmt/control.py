@@ -11,21 +11,22 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from glustx.rpc import dict_v1
 from glustx.rpc.body import Body, Dict, Text
-from glustx.rpc.channel import Address
-from glustx.rpc.connection import Handler, ProcUnavail, RpcConnection
+from glustx.rpc.channel import Address, Channel
+from glustx.rpc.connection import SEND_FEW, Handler, ProcUnavail, RpcConnection
 from glustx.rpc.getspec import connect, own_credential
 from glustx.rpc.message import Call
 from glustx.rpc.programs import Program
 from glustx.rpc.transport import AsyncioNetwork, AsyncioReactor, drive_in_loop
-from glustx.runtime import TimedOut, wait_for
+from glustx.runtime import Reactor, TimedOut, wait_for
 
 T = TypeVar("T")
 
 STATEDUMP, FACTS = 1, 2
+MOST_ASKERS = 128
 CONTROL = Program("glustx brick control", 0x20474C58, 1, {STATEDUMP: "STATEDUMP", FACTS: "FACTS"})
 
 
@@ -41,12 +42,46 @@ class FactsReply(Body, frozen=True):
     pairs: Dict
 
 
-def make_receiver(
+class _Asker(RpcConnection):
+    """Somebody at the control socket: clients of the brick have their turn between any two of its calls."""
+
+    long_turn: ClassVar[float | None] = 0.005
+
+    def __init__(self, programs: Mapping[tuple[int, int], Handler], reactor: Reactor, askers: set[_Asker]) -> None:
+        super().__init__(programs, limit=1 << 20)
+        self.records.burst = 1
+        self.post = reactor.post
+        self._askers = askers
+
+    def connection_made(self, channel: Channel) -> None:
+        """Somebody is connected, one of not too many. Who is here stays: a management daemon is silent for days."""
+        super().connection_made(channel)
+        self._askers.add(self)
+        if len(self._askers) > MOST_ASKERS:
+            self.broken(f"{MOST_ASKERS} others are at the control socket")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It is gone."""
+        super().connection_lost(error)
+        self._askers.discard(self)
+
+    def reply(self, xid: int, results: bytes) -> None:
+        """Answer a call, at once: statedumps are long, and many that gather would be memory."""
+        super().reply(xid, results)
+        self.flush()
+
+    def send_high(self) -> int:
+        """Return what may wait to be sent."""
+        return SEND_FEW
+
+
+def receivers(
+    reactor: Reactor,
     statedump: Callable[[], str],
     facts: Callable[[], dict[str, str]],
     others: Mapping[tuple[int, int], Handler] | None = None,
-) -> RpcConnection:
-    """Return the receiver of a connection to the control socket, answering out of the two functions.
+) -> Callable[[], RpcConnection]:
+    """Return what makes the receivers of connections to one control socket, answering out of the two functions.
 
     Args:
         others: handlers of further programs that are spoken on the same socket, by number and version.
@@ -60,7 +95,8 @@ def make_receiver(
         raise ProcUnavail
 
     programs: dict[tuple[int, int], Handler] = {**(others or {}), (CONTROL.number, CONTROL.version): handle}
-    return RpcConnection(programs, limit=1 << 20)
+    askers: set[_Asker] = set()
+    return lambda: _Asker(programs, reactor, askers)
 
 
 async def ask_statedump(socket: Path, timeout: float = 10.0) -> str:

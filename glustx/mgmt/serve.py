@@ -128,13 +128,15 @@ class _Serve:
         finally:
             await asyncio.gather(*(process.stop() for process in self.processes.values()))
             listener.close()
+            self.server.close()
             await network.close()
 
     async def _listen(self, network: AsyncioNetwork, loop: asyncio.AbstractEventLoop) -> Listener:
         async def bound(waiter: Waiter[Listener]) -> Listener:
             return await waiter
 
-        make_receiver: Callable[[], Receiver] = VolumeServer(self.volumes, self._signed_in).make_receiver
+        self.server = VolumeServer(AsyncioReactor(loop), self.volumes, self._signed_in)
+        make_receiver: Callable[[], Receiver] = self.server.make_receiver
         try:
             if self.address.tls is not None:
                 from glustx.rpc.tls_stream import TlsAcceptor  # few need the ssl module
@@ -159,10 +161,9 @@ class _Serve:
                     brick.name, brick.key, volume.name, manager, path, self.words, self.restart, self._brick_ended
                 )
 
-    def _signed_in(self, brick: str, port: int, pid: int) -> None:
+    def _signed_in(self, brick: str, port: int, pid: int) -> bool:
         process = self.processes.get(brick)
-        if process is not None:
-            process.signed_in(pid)
+        return process is not None and process.signed_in(pid)
 
     def _brick_ended(self, process: BrickProcess) -> None:
         self.volumes.portmap.pop(process.brick, None)

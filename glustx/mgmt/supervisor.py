@@ -81,11 +81,14 @@ class BrickProcess:
             gone.cancel()
         self._watch = asyncio.ensure_future(self._watch_over())
 
-    def signed_in(self, pid: int) -> None:
-        """The process says that it listens."""
+    def signed_in(self, pid: int) -> bool:
+        """Somebody says to be the process, and that it listens; tell whether it is."""
+        if self._process is None or self._process.pid != pid:
+            return False
         self.pid = pid
         if self._signed_in is not None and not self._signed_in.done():
             self._signed_in.set_result(None)
+        return True
 
     async def stop(self) -> None:
         """End the process: SIGTERM, then SIGKILL when it takes too long."""

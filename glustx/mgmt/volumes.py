@@ -69,6 +69,11 @@ class Volumes:
                 raise ServeError(f"brick {brick.name} is in two volumes")
         self.by_name[volume.name] = volume
 
+    def port_of(self, name: str) -> int | None:
+        """Return the port that was given to a brick, None for one that is not here."""
+        bricks = (brick for volume in self.by_name.values() for brick in volume.bricks)
+        return next((brick.port for brick in bricks if brick.name == name), None)
+
     def spec(self, key: str) -> str | None:
         """Return the volfile that a GETSPEC key means: `VOL` or `/VOL` the clients', a brick's key the brick's."""
         volume = self.by_name.get(key.removeprefix("/"))

@@ -16,6 +16,9 @@ from glustx.rpc.tls import Tls
 
 Piece = Union[bytes, bytearray, memoryview]
 
+# A sender whose queue has grown past the first hears `resume_writing` when it is down to the second.
+QUEUE_HIGH, QUEUE_LOW = 128 << 10, 64 << 10
+
 
 class Address(msgspec.Struct, frozen=True):
     """Where to connect or listen: a unix socket's path, or a host (name, IPv4, IPv6) and a port.

@@ -22,7 +22,8 @@ log = logging.getLogger("glustx.rpc")
 
 # From here on a peer that does not read what it asked for is not read from either.
 SEND_HIGH = 16 << 20
-SEND_LOW = 4 << 20
+# The same for peers of which nothing is known.
+SEND_FEW = 256 << 10
 
 _TYPE = struct.Struct(">II")
 _REPLY = struct.Struct(">IIIIII")
@@ -207,12 +208,18 @@ class RpcConnection:
         if channel is None:
             return
         channel.write(out)
-        if self.throttles and channel.queued() > SEND_HIGH:
+        queued = channel.queued()
+        if queued and self.throttles and queued > self.send_high():
             self.pause("queue")
+
+    def send_high(self) -> int:
+        """Return how many bytes may wait to be sent; with more of them the peer is not read from until three quarters
+        have gone. Not below 256 KiB: channels tell when they are down to a quarter of that."""
+        return SEND_HIGH
 
     def resume_writing(self) -> None:
         """The channel has sent most of its queue: read again."""
-        if "queue" in self._pauses and self.channel is not None and self.channel.queued() <= SEND_LOW:
+        if "queue" in self._pauses and self.channel is not None and self.channel.queued() <= self.send_high() // 4:
             self.resume("queue")
 
     def pause(self, reason: str) -> None:

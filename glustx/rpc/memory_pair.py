@@ -12,12 +12,10 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from glustx.rpc.channel import Address, Listener, Piece, Receiver
+from glustx.rpc.channel import QUEUE_HIGH, QUEUE_LOW, Address, Listener, Piece, Receiver
 from glustx.runtime import Reactor, Waiter, turn
 
 FIRST_PORT = 49152
-# A sender whose queue has grown past the first hears `resume_writing` when it is down to the second.
-QUEUE_HIGH, QUEUE_LOW = 4 << 20, 1 << 20
 
 
 class MemoryChannel:

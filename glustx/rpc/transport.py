@@ -15,7 +15,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from glustx.rpc.channel import Address, Listener, Piece, Receiver
+from glustx.rpc.channel import QUEUE_HIGH, QUEUE_LOW, Address, Listener, Piece, Receiver
+from glustx.rpc.unix_socket import bound, refuse_living
 from glustx.runtime import TimerHandle, Waiter, turn
 
 log = logging.getLogger("glustx.rpc")
@@ -51,19 +52,6 @@ class AsyncioReactor:
     def post(self, work: Callable[[], None]) -> None:
         """Run `work` as a turn soon; callable from any thread."""
         self.loop.call_soon_threadsafe(turn, work)
-
-
-def _refuse_living(path: str) -> None:
-    """Raise EADDRINUSE when somebody listens on a unix socket: event loops take the path away without asking."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except BlockingIOError:
-            pass  # its backlog is full
-        except OSError:
-            return
-    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path)
 
 
 def _peer_name(sock: Any) -> str:
@@ -109,7 +97,7 @@ class Stream(asyncio.BufferedProtocol):
             self.peer = _peer_name(sock)
             if _HAS_WRITEV:
                 self._fd = sock.fileno()
-        self._transport.set_write_buffer_limits(high=4 << 20, low=1 << 20)
+        self._transport.set_write_buffer_limits(high=QUEUE_HIGH, low=QUEUE_LOW)
         turn(self.receiver.connection_made, self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -311,30 +299,35 @@ class AsyncioNetwork:
         self._gone(stream)
         turn(stream.receiver.connection_lost, error)
 
-    def listen(self, address: Address, make_receiver: Callable[[], Receiver]) -> Waiter[Listener]:
+    def listen(
+        self, address: Address, make_receiver: Callable[[], Receiver], mode: int | None = None
+    ) -> Waiter[Listener]:
         """Listen on `address` and make a receiver for each connection; return the waiter of the Listener.
 
-        Port 0 takes a free one; the listener's `address` tells which. The waiter fails with the OSError of bind.
+        Port 0 takes a free one; the listener's `address` tells which. The waiter fails with the OSError of bind. `mode`
+        is that of a unix socket, from the first moment on.
         """
         waiter: Waiter[Listener] = Waiter()
-        self._spawn(self._listen(address, make_receiver, waiter))
+        self._spawn(self._listen(address, make_receiver, waiter, mode))
         return waiter
 
-    async def _listen(self, address: Address, make_receiver: Callable[[], Receiver], waiter: Waiter[Listener]) -> None:
+    async def _listen(
+        self, address: Address, make_receiver: Callable[[], Receiver], waiter: Waiter[Listener], mode: int | None
+    ) -> None:
         def accept() -> Stream:
             return self._stream(make_receiver())
 
         try:
             server: asyncio.AbstractServer
             if address.path:
-                _refuse_living(address.path)
-                server = await self.loop.create_unix_server(accept, address.path, backlog=1024)
-                bound = address
+                refuse_living(address.path)
+                server = await self.loop.create_unix_server(accept, sock=bound(address.path, mode), backlog=1024)
+                where = address
             else:
                 server = await self.loop.create_server(
                     accept, address.host or None, address.port, backlog=1024, reuse_address=True
                 )
-                bound = Address(address.host, server.sockets[0].getsockname()[1])
+                where = Address(address.host, server.sockets[0].getsockname()[1])
         except OSError as error:
             # Loops write the address into the text; whoever hears of this knows it.
             code = error.errno or 0
@@ -343,7 +336,7 @@ class AsyncioNetwork:
         except (ValueError, OverflowError) as error:
             waiter.fail(OSError(errno.EINVAL, f"{address} is no address one can listen on: {error}"))
             return
-        listener = AsyncioListener(server, bound)
+        listener = AsyncioListener(server, where)
         self.listeners.add(listener)
         waiter.set(listener)
 

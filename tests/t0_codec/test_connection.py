@@ -15,7 +15,7 @@ from glustx.graph import Graph, Surroundings
 from glustx.rpc import callbacks, dict_v1, message
 from glustx.rpc import programs as p
 from glustx.rpc.channel import Piece
-from glustx.rpc.connection import SEND_HIGH, SEND_LOW, CallRefused, ProcUnavail, RpcConnection, RpcError
+from glustx.rpc.connection import SEND_HIGH, CallRefused, ProcUnavail, RpcConnection, RpcError
 from glustx.rpc.getspec import Dialled
 from glustx.rpc.record import BURST, frame
 from glustx.rpc.xdr import Reader, XdrError
@@ -217,10 +217,10 @@ def test_a_peer_that_does_not_read_is_not_read_from(server: tuple[RpcConnection,
     feed(connection, b"".join(call(n, 1, b"ab") for n in range(many)))
     # What had been read already waits as well.
     assert not channel.reading and len(answers(channel)) == BURST
-    channel.backlog = SEND_LOW + 1
+    channel.backlog = SEND_HIGH // 4 + 1
     turn(connection.resume_writing)
     assert not channel.reading and channel.records() == []
-    channel.backlog = SEND_LOW
+    channel.backlog = SEND_HIGH // 4
     turn(connection.resume_writing)
     assert channel.reading and [xid for xid, *_ in answers(channel)] == list(range(BURST, many))
 

@@ -241,7 +241,7 @@ PORTMAP = "option remote-port 0\n  option remote-portmap 24007"
 def portmap(world: World) -> dict[str, int]:
     """Serve a portmap, and return what it knows: ports by brick."""
     volumes = Volumes()
-    world.network.listen(Address("127.0.0.1", 24007), VolumeServer(volumes).make_receiver)
+    world.network.listen(Address("127.0.0.1", 24007), VolumeServer(world.reactor, volumes).make_receiver)
     return volumes.portmap
 
 

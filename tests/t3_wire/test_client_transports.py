@@ -18,7 +18,7 @@ from glustx.mgmt.server import VolumeServer
 from glustx.mgmt.volumes import Brick, Volumes
 from glustx.mgmt.volumes import Volume as Served
 from glustx.rpc.channel import Address
-from glustx.rpc.transport import AsyncioNetwork, drive_in_loop
+from glustx.rpc.transport import AsyncioNetwork, AsyncioReactor, drive_in_loop
 from glustx.runtime import turn
 from tests.conformance.served import BRICK
 from tests.conformance.served import Served as ServedBrick
@@ -61,7 +61,7 @@ class Site(ServedBrick):
 
         async def listen() -> None:
             self.network = AsyncioNetwork(self._loop)
-            server = VolumeServer(self.volumes)
+            server = VolumeServer(AsyncioReactor(self._loop), self.volumes)
             waiter = self.network.listen(self.manager, server.make_receiver)
             self.manager = (await drive_in_loop(_value(waiter), self._loop)).address
 

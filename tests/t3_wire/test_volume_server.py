@@ -20,6 +20,7 @@ from glustx.mgmt.state import FIRST_PORT, Folders, Ports, ServeError, folders
 from glustx.mgmt.volumes import Brick, Terms, Volume, Volumes, volume_of_folder, volume_of_volfile
 from glustx.rpc import dict_v1, message
 from glustx.rpc import programs as p
+from glustx.runtime import ManualReactor
 from glustx.xlators.protocol.server_auth import authorise
 from tests.t0_codec.test_rpc_cold import GOLDEN
 
@@ -88,7 +89,7 @@ def volumes() -> Volumes:
 
 @pytest.fixture
 def peer(volumes: Volumes) -> Peer:
-    return Peer(VolumeServer(volumes))
+    return Peer(VolumeServer(ManualReactor(), volumes))
 
 
 # -- programs ----------------------------------------------------------------------------------------------------------
@@ -129,6 +130,7 @@ def test_getspec_with_a_key_that_is_too_long(peer: Peer) -> None:
     assert (reply.op_ret, reply.op_errno, reply.spec) == (-1, errno.EINVAL, "")
 
 
+@pytest.mark.logs("signs in .* which is no brick here")
 def test_portmap(peer: Peer, volumes: Volumes) -> None:
     def port() -> tuple[int, int]:
         reply = p.PortByBrickReply.decode(peer.call(p.PORTMAP, p.PMAP_PORTBYBRICK, p.PortByBrickRequest("/b").encode()))
@@ -138,20 +140,40 @@ def test_portmap(peer: Peer, volumes: Volumes) -> None:
         return p.StatusReply.decode(peer.call(p.PORTMAP, proc, body)).op_ret
 
     assert port() == (-1, 0)
-    assert tell(p.PMAP_SIGNIN, p.SignInRequest("/b", 0, 1).encode()) == -1
-    assert tell(p.PMAP_SIGNIN, p.SignInRequest("/b", 49153, 1).encode()) == 0
-    assert port() == (0, 49153)
-    assert tell(p.PMAP_SIGNOUT, p.SignOutRequest("/b", 49152).encode()) == -1  # of a process that was there before
-    assert port() == (0, 49153)
-    assert tell(p.PMAP_SIGNOUT, p.SignOutRequest("/b", 49153).encode()) == 0
+    for name, wrong in (("/b", 0), ("/b", 49153), ("/b", -1), ("/c", 49152)):  # not what the volume server gave out
+        assert tell(p.PMAP_SIGNIN, p.SignInRequest(name, wrong, 1).encode()) == -1
+    assert tell(p.PMAP_SIGNIN, p.SignInRequest("/b", 49152, 1).encode()) == 0
+    assert port() == (0, 49152)
+    assert tell(p.PMAP_SIGNOUT, p.SignOutRequest("/b", 49153).encode()) == -1  # of a process that was there before
+    assert port() == (0, 49152)
+    assert tell(p.PMAP_SIGNOUT, p.SignOutRequest("/b", 49152).encode()) == 0
     assert port() == (-1, 0)
 
 
+@pytest.mark.logs("signs in .* which is not the brick's")
 def test_sign_ins_are_heard(volumes: Volumes) -> None:
     heard: list[tuple[str, int, int]] = []
-    peer = Peer(VolumeServer(volumes, lambda *what: heard.append(what)))
-    peer.send(GOLDEN["signin-call"])
-    assert [(name[:9], port > 49151, pid > 0) for name, port, pid in heard] == [("/var/tmp/", True, True)]
+
+    def hear(*what: Any) -> bool:
+        heard.append(what)
+        return len(heard) > 1
+
+    call = GOLDEN["signin-call"]
+    new = p.SignInRequest.decode(call[message.parse_call(call).pos :])
+    volumes.add(Volume("stock", [Brick(new.brick, new.port, "", "key")], ""))
+    server = VolumeServer(ManualReactor(), volumes, hear)
+    peer = Peer(server)
+    assert p.StatusReply.decode(peer.send(call)[1]).op_ret == -1  # it is not that process
+    assert volumes.portmap == {}
+    assert p.StatusReply.decode(peer.send(call)[1]).op_ret == 0
+    assert heard == [(new.brick, new.port, new.pid)] * 2 and new.pid > 0
+    assert volumes.portmap == {new.brick: new.port}
+    # Who comes later cannot take it back, though it says the same.
+    other = Peer(server)
+    assert p.StatusReply.decode(other.send(call)[1]).op_ret == 0
+    out = p.SignOutRequest(new.brick, new.port).encode()
+    assert p.StatusReply.decode(other.call(p.PORTMAP, p.PMAP_SIGNOUT, out)).op_ret == -1
+    assert p.StatusReply.decode(peer.call(p.PORTMAP, p.PMAP_SIGNOUT, out)).op_ret == 0
 
 
 def test_volume_info(peer: Peer) -> None:

@@ -27,7 +27,7 @@ from glustx.xlator import Event, Xlator
 from glustx.xlators.protocol.server_auth import ACCEPT, NOBODY, authorise, by_login, host_names, squashed
 from glustx.xlators.protocol.server_descriptors import Descriptors
 from glustx.xlators.protocol.server_session import ServerSession
-from glustx.xlators.protocol.server_strangers import Strangers
+from glustx.rpc.strangers import Strangers
 from glustx.xlators.protocol.tls_options import TlsOptions
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("glustx.protocol.server")
 
 STOP_TIMEOUT = 10.0
+_LEAST = 1 << 20
 _SET_NAMES = frozenset({"server.root-squash", "server.all-squash", "server.anonuid", "server.anongid"})
 
 
@@ -95,7 +96,12 @@ class Server(Xlator):
             low=1 << 20,
             live=True,
         )
-        memory_limit: Size = option(Size(1 << 30), "The same for all connections together.", low=1 << 20, live=True)
+        memory_limit: Size = option(
+            Size(1 << 30),
+            "The same for all connections together, and what they may have under way and unsent; 1 MiB each at least.",
+            low=1 << 20,
+            live=True,
+        )
         stranger_limit: int = option(
             1024,
             "Connections that have not come through SETVOLUME; with one more the oldest is closed.",
@@ -169,6 +175,12 @@ class Server(Xlator):
         short: int = self.options.outstanding_short
         limit: int = self.options.outstanding_rpc_limit
         return short if short >= 0 else limit
+
+    def share(self, most: int) -> int:
+        """Return how much of `most` bytes one connection may have: less than all of it once there are so many that the
+        memory limit would not do, and 1 MiB at least, which is one usual READ or WRITE."""
+        each: int = self.options.memory_limit // max(1, len(self.sessions))
+        return max(_LEAST, min(most, each))
 
     async def start(self) -> None:
         """Listen, when there is a network to listen on."""

@@ -22,7 +22,7 @@ from glustx.rpc import dict_v1, message
 from glustx.rpc import programs as p
 from glustx.rpc.channel import Channel
 from glustx.rpc.codec import FopCodec
-from glustx.rpc.connection import CallRefused, Handler, ProcUnavail, RpcConnection
+from glustx.rpc.connection import SEND_FEW, SEND_HIGH, CallRefused, Handler, ProcUnavail, RpcConnection
 from glustx.rpc.fop_programs import FOPS_330, FOPS_400, FopProgram
 from glustx.rpc.record import RECORD_LIMIT, Buffer, frame
 from glustx.rpc.xdr import XdrError
@@ -52,7 +52,7 @@ _MAX_CREDS = 1024
 STRANGER_LIMIT = 64 << 10
 # Calls of a new connection that are dealt with in one go, until it is known how long they take.
 FIRST_BURST = 16
-# From here on a client whose WRITEs wait, each with its receive buffer, is not read from.
+# From here on a client whose READs and WRITEs wait, each with its buffer, is not read from.
 PAYLOAD_HIGH = 64 << 20
 
 
@@ -146,7 +146,7 @@ class ServerSession(RpcConnection):
         self.fds = FdTable(server.options.fds_per_client, server.descriptors)
         self.runs: dict[Run, Fop] = {}
         self.counted = 0
-        self.payloads = 0  # bytes of receive buffers that fops under way keep alive
+        self.payloads = 0  # bytes of buffers that fops under way keep alive
         self.served = 0
         self.last_channel: Channel | None = None
         self._callers: dict[tuple[bytes, bytes], Caller] = {}
@@ -187,6 +187,10 @@ class ServerSession(RpcConnection):
     def turn_away(self, why: str) -> None:
         """End the connection of somebody who has not come through SETVOLUME."""
         self.broken(why)
+
+    def send_high(self) -> int:
+        """Return what may wait to be sent: a share of what all may have, and little for who has not logged in."""
+        return self.server.share(SEND_HIGH) if self.bound else SEND_FEW
 
     def complain(self, peer: str, text: str) -> None:
         """Warn of the peer, as often as its host deserves."""
@@ -322,13 +326,18 @@ class ServerSession(RpcConnection):
 
     def _suspended(self, entry: _Entry, xid: int, req: Fop, co: Any, waiter: Any) -> None:
         buffer = None
+        size = 0
         if entry.payload:
             buffer = self.records.pin()
-            self.payloads += len(req.data)  # type: ignore[attr-defined]
-            if self.payloads > PAYLOAD_HIGH:
+            size = len(req.data)  # type: ignore[attr-defined]
+        elif entry.cls is fops.Read:
+            size = min(req.size, PAYLOAD_HIGH)  # type: ignore[attr-defined]
+        if size:
+            self.payloads += size
+            if self.payloads > self.server.share(PAYLOAD_HIGH):
                 self.pause("payloads")
         box: list[Run] = []
-        run = Run(co, functools.partial(self._run_ended, box, entry, xid, req, buffer), waiter)
+        run = Run(co, functools.partial(self._run_ended, box, entry, xid, req, buffer, size), waiter)
         if run.done:
             return
         box.append(run)
@@ -348,6 +357,7 @@ class ServerSession(RpcConnection):
         xid: int,
         req: Fop,
         buffer: Buffer | None,
+        size: int,
         value: Any,
         error: BaseException | None,
     ) -> None:
@@ -362,13 +372,12 @@ class ServerSession(RpcConnection):
         if self._lost:
             self._gone_when_idle()
             return
-        if buffer is not None:
-            self.payloads -= len(req.data)  # type: ignore[attr-defined]
+        self.payloads -= size
         if self._pauses:
             limit = self.server.outstanding_limit
             if self.counted <= limit or not limit:
                 self.resume("outstanding")
-            if self.payloads <= PAYLOAD_HIGH:
+            if self.payloads <= self.server.share(PAYLOAD_HIGH):
                 self.resume("payloads")
 
     def _finish(self, entry: _Entry, xid: int, req: Fop, value: Any, error: BaseException | None) -> None:

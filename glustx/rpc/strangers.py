@@ -1,7 +1,7 @@
-"""Connections to a brick that have not come through SETVOLUME: they may be so many, and stay for so long.
+"""Connections to a server that have not logged in (SETVOLUME, iSCSI's login): they may be so many, and stay for so long.
 
-A client logs in at once. Whoever connects and then says nothing, half of something, or something else than SETVOLUME
-would otherwise hold a descriptor for ever. When there are too many the one that has been here longest goes, so that
+A client logs in at once. Whoever connects and then says nothing, half of something, or something else than that would
+otherwise hold a descriptor for ever. When there are too many the one that has been here longest goes, so that
 newcomers, among them the clients, still come in.
 """
 
@@ -26,9 +26,13 @@ class Strangers:
     Args:
         reactor: gives the reactor of the graph.
         limits: gives how many there may be, and for how many seconds (0: without end).
+        lack: what they have not done, for messages.
     """
 
-    def __init__(self, reactor: Callable[[], Reactor], limits: Callable[[], tuple[int, float]]) -> None:
+    def __init__(
+        self, reactor: Callable[[], Reactor], limits: Callable[[], tuple[int, float]], lack: str = "logged in"
+    ) -> None:
+        self.lack = lack
         self._reactor = reactor
         self._limits = limits
         self._since: dict[Stranger, float] = {}  # in order of arrival
@@ -44,7 +48,7 @@ class Strangers:
         while len(self._since) > most:
             first = next(iter(self._since))
             del self._since[first]
-            first.turn_away(f"{most} others have not logged in either")
+            first.turn_away(f"{most} others have not {self.lack} either")
         if self._timer is None and patience:
             self._timer = self._reactor().call_later(patience, self._look)
 
@@ -64,7 +68,7 @@ class Strangers:
                 self._timer = self._reactor().call_later(patience - (now - since), self._look)
                 return
             del self._since[first]
-            first.turn_away(f"it has not logged in for {patience:g} s")
+            first.turn_away(f"it has not {self.lack} for {patience:g} s")
 
     def close(self) -> None:
         """No look follows."""
