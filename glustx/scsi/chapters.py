@@ -4,4 +4,6 @@ from __future__ import annotations
 
 from types import ModuleType
 
-ALL: tuple[ModuleType, ...] = ()
+from glustx.scsi import condition, inquiry, modes, report
+
+ALL: tuple[ModuleType, ...] = (inquiry, report, condition, modes)

@@ -107,6 +107,7 @@ def command(
         if service_action is not None:
             forbidden &= ~(0x1F << 8 * (len(usage_bytes) - 2))
         forbidden &= ~(0xFF << 8 * (len(usage_bytes) - 1))
+        forbidden |= 0x04  # NACA: a bit that is looked at, and refused
         row = Command(
             name, usage_bytes, service_action, access, flags, handler, extent, data_out, timeout, doc, forbidden
         )

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 
 import msgspec
 
 from glustx.scsi.backing import Backing
 from glustx.scsi.config import LunConfig
+
+_BINARY, _ASCII, _UTF8 = 1, 2, 3
+_T10_VENDOR, _EUI, _NAA, _RELATIVE_PORT, _PORT_GROUP, _SCSI_NAME, _UUID = 1, 2, 3, 4, 5, 8, 10
+_UNIT, _PORT, _TARGET = 0x00, 0x10, 0x20  # association
+_PIV = 0x80
+_ISCSI = 5  # protocol identifier
+
+PORT_GROUP = 1  # all target ports reach all units alike
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -33,3 +42,48 @@ class Identity(msgspec.Struct, frozen=True):
             eui=bytes.fromhex(config.eui.removeprefix("0x")),
             uuid=bytes.fromhex(config.uuid.replace("-", "")),
         )
+
+    def designators(self, vendor: str) -> bytes:
+        """Return the unit's designation descriptors (SPC-5 7.7.6), NAA first, since most initiators take the first.
+
+        Args:
+            vendor: T10 vendor identification.
+        """
+        parts = [_designator(_BINARY, _UNIT | _NAA, self.naa)]
+        if self.eui:
+            parts.append(_designator(_BINARY, _UNIT | _EUI, self.eui))
+        if self.uuid:
+            # A locally assigned UUID (7.7.6.12): type 1 and a reserved byte in front.
+            parts.append(_designator(_BINARY, _UNIT | _UUID, b"\x10\0" + self.uuid))
+        parts.append(_designator(_ASCII, _UNIT | _T10_VENDOR, f"{vendor:<8}{self.device_id}".encode()))
+        return b"".join(parts)
+
+
+def port_name(target: str, relative_port: int) -> str:
+    """Return the SCSI name of a target port (RFC 7143 4.4.7): target name and portal group tag."""
+    return f"{target},t,0x{relative_port:04x}"
+
+
+def port_designators(target: str, relative_port: int) -> bytes:
+    """Return the designation descriptors of a target port and its target: relative port, port group, SCSI names."""
+    return (
+        _designator(_BINARY, _PIV | _PORT | _RELATIVE_PORT, struct.pack(">I", relative_port))
+        + _designator(_BINARY, _PIV | _PORT | _PORT_GROUP, struct.pack(">I", PORT_GROUP))
+        + port_name_designator(target, relative_port)
+        + _designator(_UTF8, _PIV | _TARGET | _SCSI_NAME, _padded(target))
+    )
+
+
+def port_name_designator(target: str, relative_port: int) -> bytes:
+    """Return the designation descriptor of a target port's SCSI name."""
+    return _designator(_UTF8, _PIV | _PORT | _SCSI_NAME, _padded(port_name(target, relative_port)))
+
+
+def _padded(name: str) -> bytes:
+    raw = name.encode() + b"\0"
+    return raw.ljust(-(-len(raw) // 4) * 4, b"\0")
+
+
+def _designator(code_set: int, what: int, value: bytes) -> bytes:
+    protocol = _ISCSI << 4 if what & _PIV else 0
+    return bytes([protocol | code_set, what, 0, len(value)]) + value

@@ -10,6 +10,7 @@ from glustx.scsi.config import LunConfig
 _MIB = 1 << 20
 _TRANSFER = 16 * _MIB  # one command's data is held in memory
 _PIECES = 1 << 30  # what is done without data may be large, but not so large that it blocks the queue for long
+_MAX_UNMAP = 1 << 20  # blocks: more is taken for nonsense by some initiators
 
 
 class BlockLimits(msgspec.Struct, frozen=True):
@@ -42,7 +43,7 @@ class BlockLimits(msgspec.Struct, frozen=True):
             optimal_transfer=_MIB // block,
             optimal_granularity=physical // block,
             max_compare=min(255, _MIB // block),
-            max_unmap=config.unmap_max_lba or _PIECES // block,
+            max_unmap=config.unmap_max_lba or min(_PIECES // block, _MAX_UNMAP),
             unmap_descriptors=config.unmap_max_descr or 256,
             unmap_granularity=granule // block,
             unmap_alignment=config.ublockoffset // block % (granule // block),

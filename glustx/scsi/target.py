@@ -203,6 +203,8 @@ class Target:
         if function == Function.I_T_NEXUS_RESET:
             for task in list(nexus.tasks.values()):
                 self._abort(task)
+            for each in set(nexus.luns.values()):
+                each.preventing.discard(nexus)
             return Answer.COMPLETE
         if function == Function.TASK_REASSIGN:
             return Answer.NO_REASSIGN
@@ -245,6 +247,7 @@ class Target:
             self._abort(task)
         unit.reservations.reset()
         unit.modes.reset()
+        unit.preventing.clear()
         unit.tell_all(TARGET_RESET if target else UNIT_RESET)
 
     @staticmethod

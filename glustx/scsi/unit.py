@@ -24,6 +24,7 @@ from glustx.scsi.reservations import Reservations
 from glustx.scsi.sense import (
     INTERNAL_FAILURE,
     INVALID_OPCODE,
+    LUNS_CHANGED,
     WRITE_PROTECTED_HARDWARE,
     WRITE_PROTECTED_SOFTWARE,
     Attention,
@@ -58,6 +59,7 @@ class LogicalUnit:
         identity: serial number and designators.
         not_ready: why the medium cannot be used at the moment, None when it can.
         nexuses: all I_T nexuses that see the unit.
+        preventing: those that prevent medium removal.
     """
 
     def __init__(self, gateway: Gateway, config: LunConfig, backing: Backing, reactor: Reactor) -> None:
@@ -70,11 +72,12 @@ class LogicalUnit:
         self.blocks = (config.capacity or backing.size) >> self.shift
         self.limits = BlockLimits.of(config, backing)
         self.identity = Identity.of(config, backing)
+        self.order = Order(config.reordering == "restricted")
         self.modes = ModePages(self)
         self.reservations = Reservations(self)
-        self.order = Order(config.reordering == "restricted")
         self.statistics = Statistics()
         self.nexuses: set[Nexus] = set()
+        self.preventing: set[Nexus] = set()
         self.not_ready: Sense | None = None
         self.injected: list[Injection] = []
 
@@ -101,6 +104,19 @@ class LogicalUnit:
         for nexus in self.nexuses:
             if nexus is not but:
                 nexus.raise_attention(self, attention)
+
+    def take_attention(self, nexus: Nexus) -> Attention | None:
+        """Return the most important unit attention of a nexus, which counts as reported; None when there is none."""
+        attention = nexus.take_attention(self)
+        if attention is LUNS_CHANGED:
+            for unit in set(nexus.luns.values()):  # LUICLR of VPD page 86h
+                nexus.clear_attention(unit, attention)
+        return attention
+
+    def removal_prevented(self) -> bool:
+        """Tell whether a nexus that still is there prevents medium removal."""
+        self.preventing &= self.nexuses
+        return bool(self.preventing)
 
     def tasks(self) -> list[Task]:
         """Return the tasks of all nexuses on this unit."""
@@ -140,7 +156,7 @@ class LogicalUnit:
             bit = strange.bit_length() - 1
             raise invalid_field(len(command.usage) - 1 - (bit >> 3), bit & 7, f"{command.name}: a reserved bit")
         if self in nexus.attentions and not flags & KEEPS_ATTENTION:
-            attention = nexus.take_attention(self)
+            attention = self.take_attention(nexus)
             if attention is not None:
                 raise CheckCondition(attention.sense)
         if self.injected:
