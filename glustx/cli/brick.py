@@ -18,7 +18,7 @@ from glustx.rpc.tls import settled
 
 def brick(
     volfile: Annotated[
-        Path | None, typer.Option("--volfile", "-f", help="Volfile with a protocol/server on top.")
+        Path | None, typer.Option("--volfile", "-f", help="Volfile with a protocol/server or an export/iscsi on top.")
     ] = None,
     server: Annotated[str, typer.Option(help="HOST:PORT of the volume server to sign in at.")] = "",
     volfile_id: Annotated[str, typer.Option(help="Which volfile to ask the volume server for.")] = "",

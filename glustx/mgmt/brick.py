@@ -42,6 +42,7 @@ VOLUME_ID_XATTR = b"trusted.glusterfs.volume-id"
 # Python's own 5 ms let a worker thread keep the loop waiting for as long.
 _SWITCH_INTERVAL = 0.0005
 _PATIENT_PAUSE = 0.1
+_EDGES = ("protocol/server", "export/iscsi")  # what a graph can have on top that serves others
 
 
 class BrickConfig(msgspec.Struct, frozen=True):
@@ -208,8 +209,9 @@ class _Brick:
             graph = Graph.build(self._parse(text, source), surroundings, strict=config.strict)
         except (VolfileError, OptionError, GraphError) as error:
             raise ServeError(str(error)) from None
-        if not isinstance(graph.root, Server):
-            raise ServeError(f"{source}: the root {graph.root.name} is a {graph.root.type_name}, not a protocol/server")
+        if graph.root.type_name not in _EDGES or (self.manager is not None and not isinstance(graph.root, Server)):
+            wanted = "a protocol/server" if self.manager is not None else " or ".join(_EDGES)
+            raise ServeError(f"{source}: the root {graph.root.name} is a {graph.root.type_name}, not {wanted}")
         return graph
 
     def _source(self) -> str:
