@@ -32,6 +32,7 @@ from glustx.fops import (
     Zerofill,
 )
 from glustx.inode import Fd
+from glustx.runtime import Waiter, spawn
 from glustx.scsi.task import Piece
 from glustx.values import (
     F_SETLKW,
@@ -76,6 +77,7 @@ class Backing:
         path, volume: for messages.
         volume_id: 16 bytes that are the volume's wherever it is reached from; its name where it has none.
         written: True while there may be writes that `flush` has not made durable.
+        fresh: bytes that were written or allocated; it only grows.
     """
 
     def __init__(self, child: Wind, fd: Fd, stat: Iatt, caller: Caller, path: str, volume: str) -> None:
@@ -91,8 +93,11 @@ class Backing:
         self.volume_id = volume.encode("utf-8", "surrogateescape")
         self.written = False
         self.limits: dict[str, Any] = child.xlator.limits()
+        self.fresh = 0
         self._loc = Loc(gfid=stat.gfid)
         self._failed: FopError | None = None
+        self._flushes: list[Waiter[None]] = []
+        self._flushing = False
 
     @classmethod
     async def open(
@@ -167,21 +172,26 @@ class Backing:
 
     async def write(self, offset: int, data: Piece, durable: bool = False) -> None:
         """Write all of `data`; with `durable` it is on stable storage afterwards."""
+        size = len(data)
         self.written = True
+        self.fresh += size
         done = (await self.child(Write(self.fd, offset, data, caller=self.caller))).count
-        while done < len(data):
+        while done < size:
             rest = memoryview(data)[done:]
             count = (await self.child(Write(self.fd, offset + done, rest, caller=self.caller))).count
             if not count:
                 raise FopError(errno.EIO, f"{self.path}: a write of {len(rest)} bytes wrote nothing")
             done += count
+        self.written = True  # again, since a flush that has ended meanwhile may have missed it
         if durable:
             await self.flush()
 
     async def zero(self, offset: int, size: int, durable: bool = False) -> None:
         """Make a range read as zeroes, keeping it allocated where the brick can (ZEROFILL)."""
         self.written = True
+        self.fresh += size
         await self.child(Zerofill(self.fd, offset, size, caller=self.caller))
+        self.written = True
         if durable:
             await self.flush()
 
@@ -189,14 +199,44 @@ class Backing:
         """Give the space of a range back; it reads as zeroes (DISCARD)."""
         self.written = True
         await self.child(Discard(self.fd, offset, size, caller=self.caller))
+        self.written = True
 
     async def allocate(self, offset: int, size: int) -> None:
         """Take the space of a range; what it holds stays (FALLOCATE)."""
+        self.fresh += size
         await self.child(Fallocate(self.fd, offset, size, 1, caller=self.caller))
 
     async def flush(self) -> None:
         """Make all that was written durable. After a failure every further flush fails as well: what the brick could
-        not write is lost, and a later success would hide it."""
+        not write is lost, and a later success would hide it.
+
+        One FSYNC is under way at a time, and serves all who came before it began.
+        """
+        if self._failed is not None:
+            raise self._failed
+        waiter: Waiter[None] = Waiter()
+        self._flushes.append(waiter)
+        if not self._flushing:
+            self._flushing = True
+            spawn(self._flush())
+        await waiter
+
+    async def _flush(self) -> None:
+        try:
+            while self._flushes:
+                waiters, self._flushes = self._flushes, []
+                try:
+                    await self._fsync()
+                except BaseException as error:
+                    for waiter in waiters:
+                        waiter.fail(error)
+                else:
+                    for waiter in waiters:
+                        waiter.set(None)
+        finally:
+            self._flushing = False
+
+    async def _fsync(self) -> None:
         if self._failed is not None:
             raise self._failed
         self.written = False
@@ -246,6 +286,7 @@ class Backing:
         if source.child.xlator is not self.child.xlator:
             raise FopError(errno.EXDEV, f"{source.volume}:{source.path} and {self.volume}:{self.path}")
         self.written = True
+        self.fresh += size
         done = 0
         while done < size:
             count = min(size - done, _COPY_MAX)
@@ -254,6 +295,7 @@ class Backing:
             if not copied:
                 raise FopError(errno.EIO, f"{self.path}: a copy of {count} bytes copied nothing")
             done += copied
+        self.written = True
 
     async def usage(self) -> Usage:
         """Return how much space the file takes and what is left."""

@@ -40,6 +40,7 @@ MEDIUM = 1  # needs a medium that is there and started
 CHANGES = 2  # refused on a write-protected unit
 WITHOUT_UNIT = 4  # answered for a LUN that has no unit, too
 KEEPS_ATTENTION = 8  # runs with a unit attention pending
+TO_END = 16  # no blocks means all from the LBA to the end
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -86,7 +87,7 @@ def command(
         name: as in SPC or SBC.
         usage: CDB usage map in hex, blanks allowed; its length is the CDB's.
         access: how reservations see it.
-        flags: MEDIUM, CHANGES, WITHOUT_UNIT, KEEPS_ATTENTION.
+        flags: MEDIUM, CHANGES, WITHOUT_UNIT, KEEPS_ATTENTION, TO_END.
         service_action: for opcodes that have them; in the low five bits of byte 1.
         extent: takes a CDB, returns (LBA, blocks) that the command touches; overlapping ones are kept in order.
         data_out: takes the unit and a CDB, returns how many bytes the initiator must send; None means none.

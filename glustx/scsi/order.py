@@ -53,7 +53,7 @@ class Order:
     def enter(self, first: int, end: int, writes: bool, attribute: int) -> Hold:
         """Take a place. Its `waiter` is None when the command may run at once, else it is set when it may."""
         hold = Hold(first, end, writes if self.restricted else False, attribute)
-        if (self._running or self._waiting) and self._must_wait(hold, len(self._waiting)):
+        if (self._running or self._waiting) and self._must_wait(hold):
             hold.waiter = Waiter()
             self._waiting.append(hold)
         else:
@@ -66,22 +66,34 @@ class Order:
             self._running.discard(hold)
         else:
             self._waiting.remove(hold)
-        if not self._waiting:
-            return
+        if self._waiting:
+            self._let_go()
+
+    def shrink(self, hold: Hold, first: int) -> None:
+        """Let go those who waited for the blocks of `hold` below `first`, which it has done."""
+        hold.first = first
+        if self._waiting:
+            self._let_go()
+
+    def _let_go(self) -> None:
         still: deque[Hold] = deque()
         waiting, self._waiting = self._waiting, still
         for each in waiting:
-            if self._must_wait(each, len(still)):
+            if self._must_wait(each):
                 still.append(each)
             else:
                 self._running.add(each)
                 if each.waiter is not None:
                     each.waiter.set(None)
 
-    def _must_wait(self, hold: Hold, earlier: int) -> bool:
-        if any(each.blocks(hold) for each in self._running):
-            return True
+    def _must_wait(self, hold: Hold) -> bool:
+        """Tell whether a hold must wait for one that runs, or for one in the queue, where it is not yet."""
+        for each in self._running:
+            if each.blocks(hold):
+                return True
         # HEAD OF QUEUE passes all that has not begun.
-        return hold.attribute != HEAD_OF_QUEUE and any(
-            each.blocks(hold) for index, each in enumerate(self._waiting) if index < earlier
-        )
+        if hold.attribute != HEAD_OF_QUEUE:
+            for each in self._waiting:
+                if each.blocks(hold):
+                    return True
+        return False

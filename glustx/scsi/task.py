@@ -142,6 +142,8 @@ class Task:
         data: data-out as far as it was transferred: at most what `Target.data_out_length` said, less when the
             initiator expected to send less. The task owns it from now on: an aborted one may use it after its abort.
         attribute: UNTAGGED, SIMPLE, ORDERED or HEAD_OF_QUEUE.
+        expected: bytes that the initiator said it would transfer (iSCSI's expected data transfer length), None when the
+            transport does not say; it may be more than the command takes.
         done: called in a turn: with the Result when the command has ended, with None when it was aborted and nothing is
             to be answered.
 
@@ -149,7 +151,7 @@ class Task:
         aborted: nobody waits for it any more; a command of many steps looks at this between them and ends.
     """
 
-    __slots__ = ("aborted", "attribute", "cdb", "data", "done", "lun", "nexus", "tag", "unit")
+    __slots__ = ("aborted", "attribute", "cdb", "data", "done", "expected", "lun", "nexus", "tag", "unit")
 
     def __init__(
         self,
@@ -160,6 +162,7 @@ class Task:
         data: Piece = b"",
         attribute: int = SIMPLE,
         done: Callable[[Task, Result | None], None] | None = None,
+        expected: int | None = None,
     ) -> None:
         self.nexus = nexus
         self.lun = lun
@@ -168,6 +171,7 @@ class Task:
         self.data = data
         self.attribute = attribute
         self.done = done
+        self.expected = expected
         self.unit: LogicalUnit | None = None
         self.aborted = False
 

@@ -14,7 +14,7 @@ from glustx.errors import FopError
 from glustx.runtime import Reactor
 from glustx.scsi import commands
 from glustx.scsi.backing import Backing
-from glustx.scsi.commands import CHANGES, KEEPS_ATTENTION, MEDIUM, Access, Command
+from glustx.scsi.commands import CHANGES, KEEPS_ATTENTION, MEDIUM, TO_END, Access, Command
 from glustx.scsi.config import LunConfig
 from glustx.scsi.identity import Identity
 from glustx.scsi.limits import BlockLimits
@@ -172,6 +172,8 @@ class LogicalUnit:
         lba, count = command.extent(cdb)
         if lba + count > self.blocks or lba >= self.blocks:
             raise lba_out_of_range()
+        if not count and flags & TO_END:
+            count = self.blocks - lba
         hold = self.order.enter(lba, lba + count, command.access is Access.WRITE, task.attribute)
         try:
             if hold.waiter is not None:
