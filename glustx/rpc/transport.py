@@ -56,9 +56,12 @@ class AsyncioReactor:
 
 def _peer_name(sock: Any) -> str:
     try:
-        name = sock.getpeername()
+        return _name(sock.getpeername())
     except OSError:
         return "?"
+
+
+def _name(name: Any) -> str:
     if isinstance(name, tuple):
         return str(Address(name[0], name[1]))
     return f"unix:{os.fsdecode(name) or 'peer'}"
@@ -76,6 +79,7 @@ class Stream(asyncio.BufferedProtocol):
     def __init__(self, receiver: Receiver, closed: Callable[[Stream], None] | None = None) -> None:
         self.receiver = receiver
         self.peer = "?"
+        self.local = ""  # this end's address, for those who must tell it to the other
         self.received = 0
         self.sent = 0
         self._closed = closed
@@ -95,6 +99,7 @@ class Stream(asyncio.BufferedProtocol):
             if sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.peer = _peer_name(sock)
+            self.local = _name(sock.getsockname())
             if _HAS_WRITEV:
                 self._fd = sock.fileno()
         self._transport.set_write_buffer_limits(high=QUEUE_HIGH, low=QUEUE_LOW)
