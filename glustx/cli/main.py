@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import glustx
-from glustx.cli import brick, demo, fs, glusterfsd, provision, security, serve, volgen
+from glustx.cli import brick, demo, fs, glusterfsd, provision, security, serve, target, volgen
 
 app = typer.Typer(
     name="glustx",
@@ -29,6 +29,7 @@ app.command(
 app.command("demo")(demo.demo)
 app.add_typer(fs.app, name="fs")
 app.add_typer(provision.app, name="provision")
+app.add_typer(target.app, name="target")
 app.add_typer(volgen.app, name="volgen")
 
 
