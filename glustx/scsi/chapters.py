@@ -4,6 +4,26 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from glustx.scsi import condition, inquiry, modes, provisioning, read_write, report
+from glustx.scsi import (
+    condition,
+    diagnostics,
+    inquiry,
+    logs,
+    modes,
+    naming,
+    provisioning,
+    read_write,
+    report,
+)
 
-ALL: tuple[ModuleType, ...] = (inquiry, report, condition, modes, read_write, provisioning)
+ALL: tuple[ModuleType, ...] = (
+    inquiry,
+    report,
+    naming,
+    condition,
+    diagnostics,
+    modes,
+    logs,
+    read_write,
+    provisioning,
+)

@@ -57,6 +57,7 @@ class Command(msgspec.Struct, frozen=True):
     timeout: int
     doc: str
     forbidden: int
+    offered: Any
 
     @property
     def opcode(self) -> int:
@@ -80,6 +81,7 @@ def command(
     extent: Extent | None = None,
     data_out: Length | None = None,
     timeout: int = 30,
+    offered: Callable[[LogicalUnit], bool] | None = None,
 ) -> Callable[[Handler], Handler]:
     """Declare the function below as the answer to a command.
 
@@ -92,6 +94,7 @@ def command(
         extent: takes a CDB, returns (LBA, blocks) that the command touches; overlapping ones are kept in order.
         data_out: takes the unit and a CDB, returns how many bytes the initiator must send; None means none.
         timeout: recommended time-out in seconds.
+        offered: tells whether a unit has the command at all; None means that every unit has it.
 
     Raises ValueError at import for a row that is there already, or a usage map of an impossible length.
     """
@@ -110,7 +113,18 @@ def command(
         forbidden &= ~(0xFF << 8 * (len(usage_bytes) - 1))
         forbidden |= 0x04  # NACA: a bit that is looked at, and refused
         row = Command(
-            name, usage_bytes, service_action, access, flags, handler, extent, data_out, timeout, doc, forbidden
+            name,
+            usage_bytes,
+            service_action,
+            access,
+            flags,
+            handler,
+            extent,
+            data_out,
+            timeout,
+            doc,
+            forbidden,
+            offered,
         )
         COMMANDS[key] = row
         if service_action is None:

@@ -45,7 +45,7 @@ def _sense(unit: LogicalUnit | None, task: Task) -> Sense:
     attention = unit.take_attention(task.nexus)
     if attention is not None:
         return attention.sense
-    return unit.not_ready or NO_SENSE_DATA
+    return unit.not_ready or unit.exceptions.on_request or NO_SENSE_DATA
 
 
 @command("START STOP UNIT", "1b 01 00 0f f7 07", Access.WRITE, timeout=60)
@@ -68,6 +68,7 @@ async def start_stop_unit(unit: LogicalUnit, task: Task) -> Result:
 def _load(unit: LogicalUnit, task: Task, load: bool) -> None:
     if load and unit.not_ready is NO_MEDIUM:
         unit.not_ready = None
+        unit.logs.starts += 1
         unit.tell_all(MEDIUM_CHANGED, but=task.nexus)
     elif not load and unit.not_ready is None:
         unit.not_ready = NO_MEDIUM

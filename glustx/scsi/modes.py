@@ -45,7 +45,7 @@ Key = tuple[int, int]
 _RECORD = "trusted.glustx.scsi-modes"
 _ALL_PAGES, _ALL_SUBPAGES = 0x3F, 0xFF
 _CURRENT, _CHANGEABLE, _DEFAULT, _SAVED = range(4)
-_CONTROL, _CACHING, _RECOVERY, _PROVISIONING = (0x0A, 0), (0x08, 0), (0x01, 0), (0x1C, 2)
+_CONTROL, _CACHING, _RECOVERY, _EXCEPTIONS, _PROVISIONING = (0x0A, 0), (0x08, 0), (0x01, 0), (0x1C, 0), (0x1C, 2)
 _WP, _DPOFUA = 0x80, 0x10
 
 
@@ -106,6 +106,7 @@ class ModePages:
         self.single_attention = bit(_PROVISIONING, SITUA)
         self.thresholds: tuple[Threshold, ...] = thresholds(self.current[_PROVISIONING])
         self.unit.order.restricted = not bit(_CONTROL, QAM)
+        self.unit.exceptions.configure(self.current[_EXCEPTIONS])
 
     # -- what is kept --------------------------------------------------------------------------------------------------
 

@@ -22,8 +22,6 @@ from glustx.scsi.commands import (
 from glustx.scsi.medium import breathe, too_long, write_failed
 from glustx.scsi.sense import (
     ILLEGAL_REQUEST,
-    INVALID_OPCODE,
-    CheckCondition,
     check,
     invalid_field,
     invalid_parameter,
@@ -134,11 +132,21 @@ async def clear(unit: LogicalUnit, task: Task, lba: int, count: int) -> None:
 # -- UNMAP -----------------------------------------------------------------------------------------------------------
 
 
-@command("UNMAP", "42 00 00000000 3f ffff 07", Access.WRITE, MEDIUM | CHANGES, data_out=list_length(7, 8), timeout=120)
+def _thin(unit: LogicalUnit) -> bool:
+    return unit.config.unmap
+
+
+@command(
+    "UNMAP",
+    "42 00 00000000 3f ffff 07",
+    Access.WRITE,
+    MEDIUM | CHANGES,
+    data_out=list_length(7, 8),
+    timeout=120,
+    offered=_thin,
+)
 async def unmap(unit: LogicalUnit, task: Task) -> Result:
     """Give the space of blocks back; nothing is done unless all descriptors are right."""
-    if not unit.config.unmap:
-        raise CheckCondition(INVALID_OPCODE, "the unit is fully provisioned")
     ranges = _descriptors(unit, bytes(task.data), int.from_bytes(task.cdb[7:9], "big"))
     # All take their places now, before anything that comes later; each gives its blocks back as it goes on.
     holds = [unit.order.enter(first, end, True, task.attribute) for first, end in ranges]

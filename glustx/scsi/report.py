@@ -73,7 +73,15 @@ async def report_supported_operation_codes(unit: LogicalUnit, task: Task) -> Res
 
 def _rows(unit: LogicalUnit) -> list[Command]:
     """Return the commands that a unit offers, by opcode and service action."""
-    return [COMMANDS[key] for key in sorted(COMMANDS, key=lambda key: (key[0], key[1] or 0))]
+    return [
+        COMMANDS[key]
+        for key in sorted(COMMANDS, key=lambda key: (key[0], key[1] or 0))
+        if _offered(unit, COMMANDS[key])
+    ]
+
+
+def _offered(unit: LogicalUnit, row: Command) -> bool:
+    return row.offered is None or bool(row.offered(unit))
 
 
 def _timeouts(row: Command) -> bytes:

@@ -19,7 +19,7 @@ from glustx.scsi.sense import (
     UNIT_RESET,
     CheckCondition,
 )
-from glustx.scsi.task import CHECK_CONDITION, Nexus, Result, Task
+from glustx.scsi.task import CHECK_CONDITION, TASK_ABORTED, Nexus, Result, Task
 from glustx.scsi.unit import LogicalUnit
 
 if TYPE_CHECKING:
@@ -152,6 +152,8 @@ class Target:
         unit = nexus.luns.get(lun)
         if command is None or command.data_out is None or unit is None:
             return 0
+        if command.offered is not None and not command.offered(unit):
+            return 0
         try:
             return int(command.data_out(unit, cdb))
         except CheckCondition:
@@ -198,7 +200,7 @@ class Target:
         """
         if function == Function.TARGET_WARM_RESET or function == Function.TARGET_COLD_RESET:
             for each in set(self.units.values()):
-                self._reset(each, target=True)
+                self._reset(each, nexus, target=True)
             return Answer.COMPLETE
         if function == Function.I_T_NEXUS_RESET:
             for task in list(nexus.tasks.values()):
@@ -223,7 +225,7 @@ class Target:
         elif function == Function.CLEAR_TASK_SET:
             self.clear_tasks(unit, but=nexus)
         elif function == Function.LOGICAL_UNIT_RESET:
-            self._reset(unit)
+            self._reset(unit, nexus)
         elif function == Function.QUERY_TASK:
             return Answer.SUCCEEDED if (lun, tag) in nexus.tasks else Answer.COMPLETE
         elif function == Function.QUERY_TASK_SET:
@@ -236,23 +238,25 @@ class Target:
         return Answer.COMPLETE
 
     def clear_tasks(self, unit: LogicalUnit, but: Nexus) -> None:
-        """Abort the tasks of all nexuses on a unit; those of the others learn of it."""
+        """Abort the tasks of all nexuses on a unit; the others learn of it by TASK ABORTED (TAS) or an attention."""
+        told = unit.modes.report_aborts
         for task in unit.tasks():
-            if task.nexus is not but:
+            if task.nexus is not but and not told:
                 task.nexus.raise_attention(unit, COMMANDS_CLEARED)
-            self._abort(task)
+            self._abort(task, told and task.nexus is not but)
 
-    def _reset(self, unit: LogicalUnit, target: bool = False) -> None:
+    def _reset(self, unit: LogicalUnit, by: Nexus, target: bool = False) -> None:
+        told = unit.modes.report_aborts
         for task in unit.tasks():
-            self._abort(task)
+            self._abort(task, told and task.nexus is not by)
         unit.reservations.reset()
         unit.modes.reset()
         unit.preventing.clear()
         unit.tell_all(TARGET_RESET if target else UNIT_RESET)
 
     @staticmethod
-    def _abort(task: Task) -> None:
+    def _abort(task: Task, told: bool = False) -> None:
         task.aborted = True
         task.nexus.tasks.pop((task.lun, task.tag), None)
         if task.done is not None:
-            task.done(task, None)
+            task.done(task, Result(TASK_ABORTED) if told else None)

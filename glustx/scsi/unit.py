@@ -16,8 +16,10 @@ from glustx.scsi import commands
 from glustx.scsi.backing import Backing
 from glustx.scsi.commands import CHANGES, KEEPS_ATTENTION, MEDIUM, TO_END, Access, Command
 from glustx.scsi.config import LunConfig
+from glustx.scsi.exceptions import Exceptions
 from glustx.scsi.identity import Identity
 from glustx.scsi.limits import BlockLimits
+from glustx.scsi.logs import Logs
 from glustx.scsi.modes import ModePages
 from glustx.scsi.order import Order
 from glustx.scsi.reservations import Reservations
@@ -59,6 +61,8 @@ class LogicalUnit:
         identity: serial number and designators.
         not_ready: why the medium cannot be used at the moment, None when it can.
         nexuses: all I_T nexuses that see the unit.
+        buffer: of READ and WRITE BUFFER, empty until it is written.
+        timestamp: what SET TIMESTAMP said, in ms, and when by the reactor.
         preventing: those that prevent medium removal.
     """
 
@@ -73,9 +77,13 @@ class LogicalUnit:
         self.limits = BlockLimits.of(config, backing)
         self.identity = Identity.of(config, backing)
         self.order = Order(config.reordering == "restricted")
+        self.exceptions = Exceptions(self)
         self.modes = ModePages(self)
         self.reservations = Reservations(self)
         self.statistics = Statistics()
+        self.logs = Logs(self)
+        self.buffer = bytearray()
+        self.timestamp: tuple[int, float] | None = None
         self.nexuses: set[Nexus] = set()
         self.preventing: set[Nexus] = set()
         self.not_ready: Sense | None = None
@@ -127,11 +135,14 @@ class LogicalUnit:
     async def run(self, task: Task) -> Result:
         """Run a command to its end and return how it ended; never raises but for a cancellation."""
         command = commands.find(task.cdb)
-        started = self.reactor.time()
+        started = self.statistics.begin()
+        result: Result | None = None
         try:
-            if command is None:
+            if command is None or (command.offered is not None and not command.offered(self)):
                 raise self._unknown(task.cdb)
             result = await self._run(command, task)
+            if self.exceptions.active:
+                result = self.exceptions.after(result)
         except CheckCondition as error:
             result = Result(CHECK_CONDITION, sense=error.sense)
         except FopError as error:
@@ -141,7 +152,8 @@ class LogicalUnit:
         except Exception:
             log.exception("%r failed on %r", task, self)
             result = Result(CHECK_CONDITION, sense=INTERNAL_FAILURE)
-        self.statistics.count(command, task, result, self.reactor.time() - started)
+        finally:
+            self.statistics.count(command, task, result, started)
         return result
 
     def _unknown(self, cdb: bytes) -> CheckCondition:
