@@ -5,15 +5,19 @@ from __future__ import annotations
 from types import ModuleType
 
 from glustx.scsi import (
+    atomic,
     condition,
     diagnostics,
     inquiry,
     logs,
     modes,
     naming,
+    pr_commands,
     provisioning,
     read_write,
     report,
+    reservations,
+    verify,
 )
 
 ALL: tuple[ModuleType, ...] = (
@@ -25,5 +29,9 @@ ALL: tuple[ModuleType, ...] = (
     modes,
     logs,
     read_write,
+    verify,
+    atomic,
     provisioning,
+    reservations,
+    pr_commands,
 )

@@ -245,6 +245,15 @@ class Target:
                 task.nexus.raise_attention(unit, COMMANDS_CLEARED)
             self._abort(task, told and task.nexus is not but)
 
+    def abort_tasks(self, nexus: Nexus, unit: LogicalUnit) -> bool:
+        """Abort, for another nexus, what a nexus has under way on a unit; tells whether anything was aborted without a
+        status (without TAS)."""
+        found = [task for task in nexus.tasks.values() if task.unit is unit]
+        told = unit.modes.report_aborts
+        for task in found:
+            self._abort(task, told)
+        return bool(found) and not told
+
     def _reset(self, unit: LogicalUnit, by: Nexus, target: bool = False) -> None:
         told = unit.modes.report_aborts
         for task in unit.tasks():

@@ -99,6 +99,7 @@ class LogicalUnit:
 
     async def stop(self) -> None:
         """Make what was written durable and give the file back."""
+        await self.reservations.stop()
         try:
             if self.backing.written:
                 await self.backing.flush()
@@ -140,6 +141,8 @@ class LogicalUnit:
         try:
             if command is None or (command.offered is not None and not command.offered(self)):
                 raise self._unknown(task.cdb)
+            if self.reactor.time() >= self.reservations.valid_until and not command.flags & KEEPS_ATTENTION:
+                await self.reservations.refresh()
             result = await self._run(command, task)
             if self.exceptions.active:
                 result = self.exceptions.after(result)
