@@ -24,9 +24,11 @@ from glustx.inode import Fd
 from glustx.values import (
     ROOT_GFID,
     SET_ATIME,
+    SET_ATIME_NOW,
     SET_GID,
     SET_MODE,
     SET_MTIME,
+    SET_MTIME_NOW,
     SET_UID,
     STAMP_ATIME,
     STAMP_CTIME,
@@ -85,6 +87,16 @@ class AttrsSuite:
         reply = brick(Setattr(loc=Loc(gfid=file.gfid), stat=Iatt(mtime=5), valid=SET_MTIME))
         assert (reply.post.atime_ns, reply.post.mtime_ns) == (new.atime_ns, 5 * GIGA)
         assert brick.stat(file.gfid).mtime == 5
+        both = SET_ATIME | SET_ATIME_NOW | SET_MTIME | SET_MTIME_NOW
+        reply = brick(Setattr(loc=Loc(gfid=file.gfid), stat=new, valid=both))  # as distribute heals a directory
+        assert (reply.post.atime_ns, reply.post.mtime_ns) == (new.atime_ns, new.mtime_ns)
+
+    def test_setting_times_to_now(self, brick: Brick) -> None:
+        file = brick.make(b"f")
+        made = brick.stat(file.gfid).ctime_ns
+        brick(Setattr(loc=Loc(gfid=file.gfid), stat=Iatt(atime=5, mtime=5), valid=SET_ATIME | SET_MTIME))
+        reply = brick(Setattr(loc=Loc(gfid=file.gfid), stat=Iatt(), valid=SET_ATIME_NOW | SET_MTIME_NOW))
+        assert min(reply.post.atime_ns, reply.post.mtime_ns) > made - 10 * GIGA
 
     def test_stamps_of_the_client(self, brick: Brick) -> None:
         file = brick.make(b"f", b"abc")

@@ -30,6 +30,7 @@ from glustx.values import (
 )
 from glustx.xdata import GFID_REQ, MdataTimes, Xdata, gfuuid, uint
 from glustx.xlators.storage.posix import prepare_brick
+from glustx.xlators.storage.posix_object import pack_mdata
 from tests.conformance.brick import Brick, File
 from tests.conformance.served import client_volfile, served, server_volfile
 from tests.kit import ROOT
@@ -121,7 +122,14 @@ def _(b: Wire) -> None:
 
 @check("trusted.glusterfs.mdata")
 def _(b: Wire) -> None:
-    assert len(b.ask(b.make(b"mdata"), {b"trusted.glusterfs.mdata": 1})[b"trusted.glusterfs.mdata"]) == 57
+    key = b"trusted.glusterfs.mdata"
+    assert len(b.ask(b.make(b"mdata"), {key: 1})[key]) == 57
+    times = pack_mdata((10, 1, 20, 2, 30, 3))
+    loc = Loc(pargfid=ROOT_GFID, name=b"healed")
+    stat = b(fops.Mkdir(loc, 0o755, xdata=b.fresh().plus({key: times}))).stat
+    assert (stat.ctime_ns, stat.mtime_ns, stat.atime_ns) == (10_000_000_001, 20_000_000_002, 30_000_000_003)
+    reply = b(fops.Lookup(loc, xdata=Xdata({key: 1})))
+    assert bytes(reply.xdata[key]) == times and reply.stat.mtime == 20
 
 
 @check("glusterfs.content")

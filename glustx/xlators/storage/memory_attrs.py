@@ -105,14 +105,15 @@ class Attrs(Store):
         if valid & SET_GID:
             node.gid = new.gid
         node.stamp(req, STAMP_CTIME)
-        if valid & SET_ATIME_NOW:
-            node.stamp(req, STAMP_ATIME)
-        elif valid & SET_ATIME:
+        # A value beside the bit for now counts, as in storage/posix.
+        if valid & SET_ATIME and (new.atime_ns or not valid & SET_ATIME_NOW):
             node.atime_ns = new.atime_ns
-        if valid & SET_MTIME_NOW:
-            node.stamp(req, STAMP_MTIME)
-        elif valid & SET_MTIME:
+        elif valid & SET_ATIME_NOW:
+            node.stamp(req, STAMP_ATIME)
+        if valid & SET_MTIME and (new.mtime_ns or not valid & SET_MTIME_NOW):
             node.mtime_ns = new.mtime_ns
+        elif valid & SET_MTIME_NOW:
+            node.stamp(req, STAMP_MTIME)
         if valid & SET_CTIME:
             node.ctime_ns = max(node.ctime_ns, new.ctime_ns)
         return PrePost(pre=pre, post=node.iatt())

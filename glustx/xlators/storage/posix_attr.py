@@ -134,8 +134,13 @@ class PosixAttr(PosixEntry):
 
     @staticmethod
     def when(req: Fop, default: int) -> tuple[int, int]:
-        """Return the time to stamp and the flags: the client's, or now and `default` when it sent none."""
-        return (req.ctime, req.stamp) if req.ctime else (time.time_ns(), default)
+        """Return the time to stamp and the flags: the client's, or now and `default` when it sent none.
+
+        Internal clients that send none (rebalance, heal) move objects with their times, so none is stamped for them.
+        """
+        if req.ctime:
+            return req.ctime, req.stamp
+        return time.time_ns(), default if req.caller.pid >= 0 else 0
 
     def stamp(self, obj: Obj, at: At, when: int, flags: int, st: os.stat_result | None) -> None:
         """Move the times that `flags` (STAMP_CTIME, STAMP_MTIME, STAMP_ATIME) name on to `when`, never back.
@@ -241,17 +246,15 @@ class PosixAttr(PosixEntry):
             os.chmod(at, new.mode & 0o7777)
         when, flags = self.when(req, STAMP_CTIME)
         if valid & (SET_ATIME | SET_MTIME | SET_ATIME_NOW | SET_MTIME_NOW):
-            atime = mtime = None
-            if valid & (SET_ATIME | SET_ATIME_NOW):
-                atime = when if valid & SET_ATIME_NOW else new.atime_ns
-            if valid & (SET_MTIME | SET_MTIME_NOW):
-                mtime = when if valid & SET_MTIME_NOW else new.mtime_ns
+            atime = _wanted(valid, SET_ATIME, SET_ATIME_NOW, new.atime_ns, when)
+            mtime = _wanted(valid, SET_MTIME, SET_MTIME_NOW, new.mtime_ns, when)
             ns = (st.st_atime_ns if atime is None else atime, st.st_mtime_ns if mtime is None else mtime)
             if isinstance(at, int):
                 os.utime(at, ns=ns)
             else:
                 os.utime(at, ns=ns, follow_symlinks=False)
-            self._set_times(obj, self.at(obj) if not isinstance(at, int) else at, when, atime, mtime)
+            changed = when if req.ctime or req.caller.pid >= 0 else 0
+            self._set_times(obj, self.at(obj) if not isinstance(at, int) else at, changed, atime, mtime)
         if self.options.ctime and flags & 7:
             self.stamp(obj, self.at(obj) if not isinstance(at, int) else at, when, flags & 7, st)
         if valid & SET_CTIME and obj.times is not None:
@@ -307,3 +310,14 @@ def allowed(st: os.stat_result, caller: Caller, mask: int) -> bool:
     else:
         bits = mode
     return not mask & ~bits
+
+
+def _wanted(valid: int, explicit: int, now: int, value: int, when: int) -> int | None:
+    """Return the time (ns) that a SETATTR sets, None for none.
+
+    A value beside the bit for now counts: it is the client's own now, or what distribute keeps when it heals a
+    directory with all bits set.
+    """
+    if valid & explicit and (value or not valid & now):
+        return value
+    return when if valid & now else None

@@ -36,6 +36,7 @@ from glustx.xlators.storage.posix_object import (
     Obj,
     dir_link,
     pack_mdata,
+    parse_mdata,
 )
 
 _ACL_DEFAULT = b"system.posix_acl_default"
@@ -258,13 +259,18 @@ class PosixNames(PosixLookup):
         times = None
         if self.options.ctime:
             when, flags = self.when(req, STAMP_BIRTH)
-            if flags & 7:
+            # Distribute makes a missing directory with the times that it has on other bricks.
+            times = next((parse_mdata(value) for key, value in extra if key == MDATA_KEY), None)
+            if times is None and flags & 7:
                 s, n = divmod(when, NS)
                 times = (s, n, s, n, s, n)
+            if times is not None:
                 raw = pack_mdata(times)
                 self.xset(at, MDATA_KEY, raw)
                 xattrs[MDATA_KEY] = raw
         for key, value in extra:
+            if key == MDATA_KEY:
+                continue
             self.xset(at, key, value)
             if not key.startswith(b"system."):  # the kernel may store another form
                 xattrs[key] = value
@@ -298,7 +304,9 @@ class PosixNames(PosixLookup):
         for key, (kind, value) in xdata.typed():
             if key == checked or not key.startswith(_SETTABLE) or not isinstance(value, bytes):
                 continue
-            if key in (GFID_KEY, VOLUME_ID_KEY, MDATA_KEY) or key.startswith((GFID2PATH, USER_PREFIX)):
+            if key == MDATA_KEY and parse_mdata(value) is None:
+                continue
+            if key in (GFID_KEY, VOLUME_ID_KEY) or key.startswith((GFID2PATH, USER_PREFIX)):
                 continue
             found.append((key, value + b"\0" if kind == STR else value))
         return found
