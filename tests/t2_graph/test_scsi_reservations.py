@@ -13,7 +13,7 @@ from glustx.scsi.gateway import Gateway
 from glustx.scsi.pr_commands import transport_id
 from glustx.scsi.pr_store import KEY
 from glustx.scsi.reservations import LEASE
-from glustx.scsi.task import CONFLICT, GOOD, Nexus, Result
+from glustx.scsi.task import CONFLICT, GOOD, TASK_ABORTED, Nexus, Result
 from tests.conftest import ExpectedLogs
 from tests.scsi_kit import NAME, Rig, cdb_10
 
@@ -204,18 +204,20 @@ def test_generation_counts_what_changes_registrations(pair: Cluster) -> None:
     assert seen == [1, 1, 1, 2, 3, 3, 4, 5]
 
 
-def test_preempt_and_abort_ends_tasks(pair: Cluster) -> None:
+@pytest.mark.parametrize("told", [False, True])
+def test_preempt_and_abort_ends_tasks(pair: Cluster, told: bool) -> None:
+    pair.unit.modes.report_aborts = told
     pair.out(pair.nexus, REGISTER, 0, KEY_1)
     pair.out(pair.other, REGISTER, 0, KEY_2)
     hold = pair.unit.order.enter(0, 10, True, 1)
     _, stuck = pair.begin(WRITE, b"x" * 512, nexus=pair.other)
     _, abort = pair.begin(out(ABORT, WE), keys(KEY_1, KEY_2))
     pair.reactor.run()
-    assert stuck.done and stuck.result is None
+    assert stuck.done and (stuck.result.status if stuck.result else None) == (TASK_ABORTED if told else None)
     assert not abort.done, "what has begun is still under way"
     turn(pair.unit.order.leave, hold)
     assert pair.wait(abort).status == GOOD
-    assert pair.told(pair.other) == [(0x2A, 0x05), (0x2F, 0x00)] and pair.told(pair.nexus) == []
+    assert pair.told(pair.other) == [(0x2A, 0x05)] + ([] if told else [(0x2F, 0x00)]) and pair.told(pair.nexus) == []
     assert bytes(pair.reactor.wait(pair.unit.backing.read(0, 512))) == bytes(512)
 
 
@@ -413,8 +415,8 @@ def test_an_abort_at_one_gateway_ends_tasks_at_the_other(both: Gateways) -> None
     hold = second.unit.order.enter(0, 10, True, 1)
     _, stuck = second.begin(WRITE, b"x" * 512, nexus=second.other)
     assert both.wait_out(first, first.nexus, ABORT, KEY_1, KEY_2, kind=WE) == GOOD
-    assert stuck.done and stuck.result is None
-    assert second.told(second.other) == [(0x2A, 0x05), (0x2F, 0x00)]
+    assert stuck.done and stuck.result is not None and stuck.result.status == TASK_ABORTED
+    assert second.told(second.other) == [(0x2A, 0x05)]
     turn(second.unit.order.leave, hold)
 
 
