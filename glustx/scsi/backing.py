@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -32,7 +33,7 @@ from glustx.fops import (
     Zerofill,
 )
 from glustx.inode import Fd
-from glustx.runtime import Waiter, spawn
+from glustx.runtime import Waiter, shield, spawn
 from glustx.scsi.task import Piece
 from glustx.values import (
     F_SETLKW,
@@ -48,7 +49,9 @@ from glustx.values import (
     Loc,
 )
 from glustx.xdata import Xdata
-from glustx.xlator import Wind
+from glustx.xlator import Wind, Xlator
+
+log = logging.getLogger("glustx.scsi")
 
 O_RDONLY, O_RDWR = 0, 2
 _ENODATA, _ENXIO = 61, 6
@@ -75,6 +78,7 @@ class Backing:
         size: bytes; `refresh` renews it.
         limits: of the graph below (see `Xlator.limits`).
         path, volume: for messages.
+        remote: whether the data goes over a network.
         volume_id: 16 bytes that are the volume's wherever it is reached from; its name where it has none.
         written: True while there may be writes that `flush` has not made durable.
         fresh: bytes that were written or allocated; it only grows.
@@ -96,6 +100,8 @@ class Backing:
         self.fresh = 0
         self._loc = Loc(gfid=stat.gfid)
         self._failed: FopError | None = None
+        self.remote = _over_network(child.xlator)
+        self._locks = True
         self._flushes: list[Waiter[None]] = []
         self._flushing = False
 
@@ -336,5 +342,29 @@ class Backing:
         try:
             yield
         finally:
-            free = msgspec.structs.replace(flock, type=F_UNLCK)
+            await shield(self._unlock(flock))
+
+    async def _unlock(self, flock: Flock) -> None:
+        free = msgspec.structs.replace(flock, type=F_UNLCK)
+        try:
             await self.child(Finodelk(self.fd, _DOMAIN, F_SETLKW, F_UNLCK, free, caller=self.caller))
+        except FopError as error:
+            # What was done under it is done, and a lock that cannot be given back has gone with its connection.
+            log.warning("%s:%s: a lock could not be given back: %s", self.volume, self.path, error)
+
+    @asynccontextmanager
+    async def alone(self, offset: int, size: int) -> AsyncIterator[None]:
+        """`locked` where the graph knows locks; where it does not, no other gateway reaches the file."""
+        async with AsyncExitStack() as held:
+            if self._locks:
+                try:
+                    await held.enter_async_context(self.locked(offset, size))
+                except FopError as error:
+                    if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                        raise
+                    self._locks = False
+            yield
+
+
+def _over_network(xlator: Xlator) -> bool:
+    return xlator.type_name == "protocol/client" or any(map(_over_network, xlator.subvolumes))

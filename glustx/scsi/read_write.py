@@ -19,7 +19,7 @@ from glustx.scsi.commands import (
     extent_of,
 )
 from glustx.scsi.medium import read_failed, too_long, whole_blocks, write_failed
-from glustx.scsi.task import DONE, GOOD, Result, Task
+from glustx.scsi.task import DONE, GOOD, Piece, Result, Task
 
 if TYPE_CHECKING:
     from glustx.scsi.unit import LogicalUnit
@@ -75,7 +75,8 @@ async def _read(unit: LogicalUnit, task: Task, lba: int, count: int) -> Result:
 async def write_6(unit: LogicalUnit, task: Task) -> Result:
     """Write blocks; 0 means 256."""
     lba, count = extent_6(task.cdb)
-    return await _write(unit, task, lba, count, not unit.modes.write_cache)
+    await write_blocks(unit, task, lba, count, not unit.modes.write_cache)
+    return DONE
 
 
 @command(
@@ -106,10 +107,12 @@ async def write(unit: LogicalUnit, task: Task) -> Result:
     """Write blocks; with FUA, or without a write cache, they are durable when it ends."""
     cdb = task.cdb
     lba, count = extent_of(cdb)
-    return await _write(unit, task, lba, count, bool(cdb[1] & _FUA) or not unit.modes.write_cache)
+    await write_blocks(unit, task, lba, count, bool(cdb[1] & _FUA) or not unit.modes.write_cache)
+    return DONE
 
 
-async def _write(unit: LogicalUnit, task: Task, lba: int, count: int, durable: bool) -> Result:
+async def write_blocks(unit: LogicalUnit, task: Task, lba: int, count: int, durable: bool) -> Piece:
+    """Write the data-out of a command with `count` blocks and return what was written: less when less has come."""
     if count > unit.limits.max_transfer:
         raise too_long(task.cdb, unit.limits.max_transfer)
     data = task.data
@@ -121,7 +124,7 @@ async def _write(unit: LogicalUnit, task: Task, lba: int, count: int, durable: b
             await unit.backing.write(lba << unit.shift, data, durable)
         except FopError as error:
             raise write_failed(unit, task, error, lba) from error
-    return DONE
+    return data
 
 
 # The whole file is made durable whatever the range. 0 blocks are not taken as "to the end" here: that would make every
