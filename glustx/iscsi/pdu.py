@@ -385,7 +385,7 @@ def lun_of(raw: int) -> int:
     if raw & 0xFFFFFFFFFFFF:
         return -1
     head = raw >> 48
-    if head < 0x100:
+    if head < 0x4000:  # a bus of its own in peripheral addressing there is none: some write larger numbers so
         return head
     return head & 0x3FFF if head >> 14 == 1 else -1
 

@@ -97,6 +97,7 @@ class _Gateway:
         self.exporter = Exporter(self.reactor, self.network, client=f"glustx-gateway-{uuid.uuid4()}")
         self.listener: Listener | None = None
         self.changing = asyncio.Lock()
+        self.level = logging.getLogger("glustx").level
 
     async def run(self) -> None:
         ended = asyncio.Event()
@@ -139,6 +140,8 @@ class _Gateway:
                 raise ServeError(str(error.strerror)) from None
             except (GraphError, OptionError, VolfileError, ValueError, OSError) as error:
                 raise ServeError(f"{volume}: {error}") from None
+            # A volfile may set a level for clients; this process's is that of its own command line.
+            logging.getLogger("glustx").setLevel(self.level)
             self.sessions[volume] = session
             self.exporter.gateway.volumes[volume] = session.top
 

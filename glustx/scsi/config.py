@@ -73,6 +73,11 @@ class LunConfig(msgspec.Struct, frozen=True, kw_only=True):
     pool_used_threshold: int = 0
     sanitize: bool = True
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Which file it is."""
+        return self.volume, self.path
+
     def check(self) -> None:
         """Raise ValueError with a sentence for a value that cannot be."""
         for name, limit in (("vendor", 8), ("product", 16), ("revision", 4), ("serial", 252), ("device_id", 200)):
@@ -181,6 +186,9 @@ class TargetConfig(msgspec.Struct, frozen=True, kw_only=True):
             if not 0 <= lun < 16384:
                 raise ValueError(f"LUN {lun} is outside 0..16383")
             config.check()
+            twin = next((n for n, other in self.luns.items() if n < lun and other.key == config.key), None)
+            if twin is not None:
+                raise ValueError(f"{config.path} is LUN {twin} and LUN {lun}; initiators would take them for two paths")
         for rule in self.acls:
             rule.check()
             for lun, own in (rule.luns or {}).items():
