@@ -187,7 +187,7 @@ def sides(options: argparse.Namespace, stack: ExitStack, folder: Path) -> tuple[
     with netns.entered():
         stack.enter_context(gateway)
         host = stock.url("x").split("/")[2]
-        gateway.disk(NAME, {f"gluster://{host}/bench/glustx.img": ""})
+        gateway.disk(NAME, {f"gluster://{host}/bench:/glustx.img": ""})
         store = ["--bstype", "glfs", "-b", "tgt.img", "--bsopts", f"logfile=/dev/null;volume=bench@{host}:tgt.img"]
         their = tgt(stack, prefix, store)
     return prefix, [their, Side("glustx", gateway.url(NAME), gateway.pid)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -11,6 +12,9 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from glustx.mgmt import gateway_control
+from glustx.mgmt.targets import Store
+from glustx.scsi.config import lun_config
 from tests.kit import Process
 
 GLUSTX = [sys.executable, "-m", "glustx"]
@@ -69,11 +73,16 @@ class GatewayProcess:
         return done
 
     def disk(self, name: str, files: Mapping[str, str | tuple[str, ...]]) -> None:
-        """Make a target whose LUNs are `files`: what `add-lun` takes -> its options."""
-        self.target("create", name)
+        """Make a target whose LUNs are `files`: VOLUME:/PATH -> options, as `glustx target` does it."""
+        store = Store(self.state)
+        saved = store.load().create(name)
         for file, options in files.items():
             words = [options] if isinstance(options, str) else options
-            self.target("add-lun", name, file, *(word for each in words if each for word in ("-o", each)))
+            volume, _, path = file.rpartition(":/")
+            texts = {key.replace("_", "-"): value for key, _, value in (w.partition("=") for w in words if w)}
+            saved, _ = saved.add_lun(name, lun_config({"volume": volume, "path": f"/{path}", **texts}))
+        store.save(saved)
+        asyncio.run(gateway_control.ask(self.state / "run" / "gateway.socket", "reload"))
 
     def url(self, name: str, lun: int = 0) -> str:
         """The URL that libiscsi and QEMU take."""
