@@ -51,6 +51,7 @@ class SocketChannel:
         self._waiting = 0
         self._reading = True
         self._closing = False
+        self._error: OSError | None = None  # of a write, while the last words are read
         self._mask = 0
         self._gone = False
 
@@ -83,7 +84,7 @@ class SocketChannel:
                     taken = self._sock.send(b"".join(pieces))
             except OSError as error:
                 if error.errno not in _WAIT:
-                    self._fail(error)
+                    self._broken(error)
                     return
             self.sent += taken
         for piece in pieces:
@@ -107,7 +108,7 @@ class SocketChannel:
                     taken = self._sock.send(out[0])
             except OSError as error:
                 if error.errno not in _WAIT:
-                    self._fail(error)
+                    self._broken(error)
                     return
                 break
             self.sent += taken
@@ -136,28 +137,32 @@ class SocketChannel:
             self._receive()
 
     def _receive(self) -> None:
-        receiver = self._receiver
         for _ in range(_RECEIVES):
-            buffer = receiver.get_buffer(-1)
-            try:
-                count = self._sock.recv_into(buffer)
-            except OSError as error:
-                if error.errno not in _WAIT:
-                    self._end(error)
+            if not self._receive_once() or self._gone or not self._reading:
                 return
-            if not count:
-                self._end(None)
-                return
-            self.received += count
-            try:
-                # A turn of its own: whoever waits for these bytes uses them before the buffer is filled again.
-                turn(receiver.buffer_updated, count)
-            except Exception as error:
-                log.exception("%s: reading failed", self.peer)
+
+    def _receive_once(self) -> bool:
+        """Fill the receiver's buffer once; whether there may be more to read."""
+        receiver = self._receiver
+        buffer = receiver.get_buffer(-1)
+        try:
+            count = self._sock.recv_into(buffer)
+        except OSError as error:
+            if error.errno not in _WAIT:
                 self._end(error)
-                return
-            if count < len(buffer) or self._gone or not self._reading:
-                return
+            return False
+        if not count:
+            self._end(None)
+            return False
+        self.received += count
+        full = count == len(buffer)
+        try:
+            # A turn of its own: whoever waits for these bytes uses them before the buffer is filled again.
+            turn(receiver.buffer_updated, count)
+        except Exception as error:
+            log.exception("%s: reading failed", self.peer)
+            self._end(error)
+        return full
 
     def pause_reading(self) -> None:
         """Stop reading until `resume_reading`."""
@@ -185,6 +190,24 @@ class SocketChannel:
         """Close at once."""
         self._fail(ConnectionAbortedError(errno.ECONNABORTED, reason))
 
+    def _broken(self, error: OSError) -> None:
+        """The other side is gone. What it sent before lies in the socket still, and may say why (a TLS alert)."""
+        self._closing = True
+        self._error = error
+        self._out.clear()
+        self._waiting = 0
+        self._watch()
+        self._pump.post(self._read_on)
+
+    def _read_on(self) -> None:
+        """Read what is left, a buffer a turn, and end."""
+        if self._gone:
+            return
+        if self._reading and self._receive_once():
+            self._pump.post(self._read_on)
+        else:
+            self._end(None)
+
     def _fail(self, error: Exception | None) -> None:
         """End from inside the receiver's own call: it hears of it in a turn of its own."""
         if not self._gone:
@@ -194,7 +217,7 @@ class SocketChannel:
     def _end(self, error: Exception | None) -> None:
         if not self._gone:
             self._shut()
-            turn(self._receiver.connection_lost, error)
+            turn(self._receiver.connection_lost, self._error or error)
 
     def _shut(self) -> None:
         self._gone = True

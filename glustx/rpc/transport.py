@@ -157,7 +157,7 @@ class Stream(asyncio.BufferedProtocol):
                 except BlockingIOError:
                     break
                 except OSError as error:
-                    self.abort(str(error))
+                    self._broken(str(error))
                     return
                 self.sent += done
                 for piece in batch:
@@ -196,6 +196,25 @@ class Stream(asyncio.BufferedProtocol):
         self._fd = -1
         if self._transport is not None:
             self._transport.abort()
+
+    def _broken(self, reason: str) -> None:
+        """The other side is gone. What it sent before lies in the socket still, and may say why (a TLS alert)."""
+        self._reason = reason
+        fd, self._fd = self._fd, -1
+        asyncio.get_running_loop().call_soon(self._read_on, fd, reason)
+
+    def _read_on(self, fd: int, reason: str) -> None:
+        """Read what is left, and end."""
+        try:
+            while not self._transport.is_closing() and self._transport.is_reading():
+                count = os.readv(fd, [self.get_buffer(-1)])
+                if not count:
+                    break
+                self.buffer_updated(count)
+        except OSError:
+            pass
+        finally:
+            self.abort(reason)
 
     def pause_reading(self) -> None:
         """Stop reading."""

@@ -4,17 +4,20 @@ dialling and listening that say what was wrong, and a close that leaves nothing 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
+import select
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from glustx.errors import GraphError
+from glustx.gfapi.pump import Pump
 from glustx.graph import Graph, Surroundings
 from glustx.rpc.channel import Address, Channel, Listener
 from glustx.rpc.transport import AsyncioNetwork, AsyncioReactor, drive_in_loop
@@ -107,6 +110,47 @@ class Echo:
             self.enough.clear()
             await self.enough.wait()
         return bytes(self.got)
+
+
+class Heard:
+    """A receiver in a pump that keeps what comes."""
+
+    def __init__(self) -> None:
+        self.got = bytearray()
+        self.buffer = memoryview(bytearray(1 << 10))
+        self.made: Waiter[Channel] = Waiter()
+        self.lost: Waiter[Exception | None] = Waiter()
+
+    def connection_made(self, channel: Channel) -> None:
+        self.made.set(channel)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.got += self.buffer[:nbytes]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost.set(error)
+
+    async def made_(self) -> Channel:
+        return await self.made
+
+    async def lost_(self) -> Exception | None:
+        return await self.lost
+
+
+@contextlib.contextmanager
+def hanging_up(words: bytes) -> Iterator[tuple[Address, Callable[[], None]]]:
+    """A listener, and what makes it say `words` to the first who connected, and hang up without reading (a reset)."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up() -> None:
+            with server.accept()[0] as peer:
+                assert select.select([peer], [], [], 30)[0]  # something is there that is never read
+                peer.sendall(words)
+
+        yield Address("127.0.0.1", server.getsockname()[1]), hang_up
 
 
 async def listening(network: AsyncioNetwork, address: Address, make: Callable[[], Echo]) -> Listener:
@@ -224,6 +268,50 @@ def test_more_than_a_socket_takes(run: Run, size: int) -> None:
         await network.close()
 
     run(main)
+
+
+def test_last_words_are_heard_though_writing_fails(run: Run) -> None:
+    words = os.urandom(40_000)  # a window of them: what has not been sent a reset takes away
+
+    async def main() -> None:
+        network = AsyncioNetwork(asyncio.get_running_loop())
+        with hanging_up(words) as (address, hang_up):
+            near = Echo()
+            network.dial(address, near)
+            await near.made.wait()
+            assert near.channel is not None
+            near.channel.write([b"never read"])
+            hang_up()
+            near.channel.write([b"into the void"])
+            near.channel.write([b"and more"])
+            await near.lost.wait()
+        assert near.got == words and near.losses == 1
+        assert isinstance(near.error, ConnectionError)
+        await network.close()
+
+    run(main)
+
+
+def test_last_words_are_heard_by_a_pump() -> None:
+    words = os.urandom(40_000)  # a window of them: what has not been sent a reset takes away
+    pump = Pump()
+    try:
+        with hanging_up(words) as (address, hang_up):
+            near = Heard()
+            pump.dial(address, near)
+            channel = pump.run(near.made_())
+
+            async def write() -> None:
+                channel.write([b"never read"])
+                hang_up()
+                channel.write([b"into the void"])
+                channel.write([b"and more"])
+
+            pump.run(write())
+            assert isinstance(pump.run(near.lost_()), ConnectionError)
+        assert near.got == words
+    finally:
+        pump.close()
 
 
 def test_aborting(run: Run) -> None:
