@@ -12,7 +12,8 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not long" $(PYTEST)
 
-# Minutes to hours: all kill rounds, every file system and program.
+# Minutes to hours: all kill rounds, every file system and program, and another seed each time.
+long: export GLUSTX_TEST_SEED ?= random
 long: $(STAMP)
 	$(BIN)/python -m pytest --timeout=3600 $(PYTEST)
 

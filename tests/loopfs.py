@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from glustx import linux
 from tests.kit import loop_filesystem, need_peer
@@ -21,6 +22,15 @@ SIZES = {"ext4": 100 * MIB, "ext3": 100 * MIB, "xfs": 300 * MIB, "btrfs": 128 * 
 KINDS = tuple(SIZES)
 EXTENT = MIB // 4
 BTRFS_IOC_FS_INFO = 0x8400941F
+
+
+class Usage(NamedTuple):
+    """Bytes that a file uses, and those that nobody does."""
+
+    size: int
+    blocks: int  # of all its blocks
+    data: int  # of those that its extents map; where a file system does not tell, of all
+    free: int
 
 
 @dataclass
@@ -54,25 +64,33 @@ class Disk:
         finally:
             os.close(fd)
 
-    def usage(self, fd: int) -> tuple[int, int, int]:
-        """Size and blocks of an open file and the free bytes, as they are when all is on disk."""
+    def usage(self, fd: int) -> Usage:
+        """What an open file uses, as it is when all is on disk."""
         free = self.free()
         status = os.fstat(fd)
-        return status.st_size, status.st_blocks, free
+        data = status.st_blocks * 512
+        if self.kind in ("ext3", "ext4", "xfs"):
+            data = sum(extent.length for extent in linux.fiemap(fd, 0, 1 << 62))
+        return Usage(status.st_size, status.st_blocks * 512, data, free)
 
-    def same_usage(self, before: tuple[int, int, int], after: tuple[int, int, int], *, copied: bool = False) -> bool:
-        """Whether two answers of `usage` agree, but for what the file system keeps for itself.
+    def same_usage(self, before: Usage, after: Usage, *, copied: bool = False) -> bool:
+        """Whether what a file uses has stayed the same, but for what the file system keeps for itself.
 
-        ext4 may keep one leaf of the file's extent tree. btrfs rewrites the last block of a file before it looks for
-        space past it, and the extent that the block was in stays whole. copied: data was overwritten on btrfs, which
-        keeps the old extents of the parts that were not.
+        The size, the blocks of its data, and that every byte the file has more or less is one that the disk has less or
+        more: these never differ. What may differ is ext4's tree of extents: it may have one leaf more, because a range
+        that is given back again can leave one extent in two, and any number less, because what was given back may let
+        those on either side become one. btrfs rewrites the last block of a file before it looks for space past it, and
+        the extent that the block was in stays whole. copied: data was overwritten on btrfs, which keeps the old extents
+        of the parts that were not.
         """
-        size, blocks, free = (new - old for new, old in zip(after, before, strict=True))
-        if self.kind == "ext4" and blocks * 512 == -free == self.block:
-            return size == 0
-        if self.kind == "btrfs" and not blocks and (copied or free == -self.block):
-            return size == 0
-        return (size, blocks, free) == (0, 0, 0)
+        if self.kind == "btrfs":
+            lost = before.free - after.free
+            return after[:3] == before[:3] and (copied or lost in (0, self.block))
+        grown = after.blocks - before.blocks
+        most = self.block if self.kind == "ext4" else 0
+        least = before.data - before.blocks if self.kind == "ext4" else 0
+        same = (after.size, after.data, after.free) == (before.size, before.data, before.free - grown)
+        return same and least <= grown <= most
 
     def leave(self, free: int) -> None:
         """Let the ballast grow or shrink until about `free` bytes can still be had."""

@@ -73,18 +73,15 @@ def test_mode_bits(want: int) -> None:
             assert forms.permits(7, 8, bits, (), caller, want) is (mode[of] & want == want)
 
 
-def test_what_an_acl_grants_is_what_the_kernel_grants() -> None:
+def test_what_an_acl_grants_is_what_the_kernel_grants(seeded: random.Random) -> None:
     """Random ACLs, users and groups; the kernel is asked by access(2) as the very user."""
     need_peer("root")
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
-        _compare(Path(folder))
+        _compare(Path(folder), seeded)
 
 
-def _compare(folder: Path) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+def _compare(folder: Path, rng: random.Random) -> None:
     cases = []
     for number in range(60):
         file = folder / str(number)

@@ -82,8 +82,8 @@ def test_fallocate_of_twice_the_free_space(disk, fd):
     before = disk.usage(fd)
     expected = errno.EOPNOTSUPP if disk.kind == "ext3" else errno.ENOSPC
     for keep_size in (False, True):
-        assert errno_of(fallocate, fd, 0, 2 * before[2], keep_size=keep_size) in (expected, errno.ENOSPC)
-        assert errno_of(fallocate, fd, 5000, before[2] // 4, keep_size=keep_size) in (expected, 0)
+        assert errno_of(fallocate, fd, 0, 2 * before.free, keep_size=keep_size) in (expected, errno.ENOSPC)
+        assert errno_of(fallocate, fd, 5000, before.free // 4, keep_size=keep_size) in (expected, 0)
         os.ftruncate(fd, 10000)
     assert disk.same_usage(before, disk.usage(fd))
     assert content(fd) == b"\xff" * 10000
@@ -117,7 +117,7 @@ def test_own_data_needs_no_space(disk, fd, method):
     result = errno_of(zerofill, fd, 100, 3 * MIB, method=method, sync=True)
     if disk.kind == "btrfs":
         assert result == errno.ENOSPC
-        assert disk.usage(fd)[:2] == before[:2]
+        assert disk.usage(fd)[:3] == before[:3]
         return
     assert result == 0
     assert disk.usage(fd) == before
@@ -128,9 +128,9 @@ def test_what_fits_is_had(disk, fd, method):
     """Nearly all of the free space can be zerofilled; nothing is refused early."""
     disk.leave(16 * MIB)
     zerofill(fd, 12345, 12 * MIB, method=method, sync=True)
-    size, blocks, _ = disk.usage(fd)
-    assert size == 12345 + 12 * MIB
-    assert blocks * 512 >= 12 * MIB
+    after = disk.usage(fd)
+    assert after.size == 12345 + 12 * MIB
+    assert after.data >= 12 * MIB
     assert not any(content(fd))
 
 
@@ -209,18 +209,18 @@ def test_threads_race_for_the_last_space(disk, fd, method):
         assert set(results) <= {0, errno.ENOSPC}
         assert errno.ENOSPC in results
         done = [index for index, result in enumerate(results) if not result]
-        length, blocks, _ = disk.usage(fd)
+        after = disk.usage(fd)
         found = content(fd)
         for index in range(threads):
             assert found[index * 3 * MIB : index * 3 * MIB + 100] == mark
         assert found.count(0xFF) == 0
-        assert len(found) == length == max([before[0], *(index * 3 * MIB + 50000 + size for index in done)])
+        assert len(found) == after.size == max([before.size, *(index * 3 * MIB + 50000 + size for index in done)])
         assert not any(found.replace(mark, b""))
         if disk.kind in ("ext3", "tmpfs"):
-            assert (blocks - before[1]) * 512 >= len(done) * size
+            assert after.data - before.data >= len(done) * size
         else:
             assert not any(holes(fd, index * 3 * MIB + 50000, index * 3 * MIB + 50000 + size) for index in done)
-        assert (blocks - before[1]) * 512 <= len(done) * size + 64 * disk.block  # indirect blocks, leaves of extents
+        assert after.blocks - before.blocks <= len(done) * size + 64 * disk.block  # indirect blocks, leaves of extents
 
 
 offsets = st.one_of(st.integers(0, 2 * MIB), st.integers(0, 512).map(lambda number: number * 4096))
@@ -260,7 +260,7 @@ def check(disk: Disk, layout, room: int, verb: str, method: str, offset: int, si
         after, new = disk.usage(fd), content(fd)
         event(f"{verb} {errno.errorcode.get(result, result)}")
         if result == 0:
-            grown = max(before[0], end) if verb != "fallocate" or not flags else before[0]
+            grown = max(before.size, end) if verb != "fallocate" or not flags else before.size
             expected = bytearray(old.ljust(grown, b"\0"))
             if verb != "fallocate":
                 expected[offset:end] = bytes(size)
