@@ -1,7 +1,7 @@
 """What a brick, or the link to it, tells a client unasked: the messages that travel with Event.UPCALL.
 
 `client` names the session that the message is for (as `Caller.client` does); protocol/server sends it there and nobody
-else hears of it. Source: stock's callback program 52743234, procedures 10 and 11.
+else hears of it. Source: stock's callback program 52743234, procedures 8, 10 and 11.
 """
 
 from __future__ import annotations
@@ -30,6 +30,20 @@ class EntrylkContention(msgspec.Struct, frozen=True, gc=False):
     pid: int
     name: bytes
     domain: bytes
+
+
+class LeaseRecall(msgspec.Struct, frozen=True, gc=False):
+    """A lease of `client` on an inode must be given back, or it is taken away after a while.
+
+    Attributes:
+        type: what may be kept of it: 0, nothing.
+        id: the lease id; null when all of the client's leases on the inode are meant, as stock's bricks have it.
+    """
+
+    client: str
+    gfid: bytes
+    type: int = 0
+    id: bytes = bytes(16)
 
 
 class LocksLost(msgspec.Struct, frozen=True, gc=False):

@@ -32,6 +32,8 @@ STAMP_CTIME, STAMP_MTIME, STAMP_ATIME, STAMP_PARENT_CTIME, STAMP_PARENT_MTIME, S
 
 F_GETLK, F_SETLK, F_SETLKW = 0, 1, 2
 F_RDLCK, F_WRLCK, F_UNLCK = 0, 1, 2
+LEASE_GET, LEASE_SET, LEASE_UNLOCK = 1, 2, 3
+LEASE_RD, LEASE_RW = 1, 2
 ENTRYLK_LOCK, ENTRYLK_UNLOCK, ENTRYLK_LOCK_NB = 0, 1, 2
 ENTRYLK_RDLCK, ENTRYLK_WRLCK = 0, 1
 SEEK_DATA, SEEK_HOLE = 0, 1
@@ -169,7 +171,7 @@ class Statvfs(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeaseInfo(msgspec.Struct, frozen=True, gc=False):
-    """A lease request or answer (`cmd` 1 get, 2 set, 3 unlock; `type` bits 1 read, 2 read-write)."""
+    """A lease request or answer: `cmd` LEASE_GET, LEASE_SET or LEASE_UNLOCK; `type` of bits LEASE_RD, LEASE_RW."""
 
     cmd: int = 0
     type: int = 0

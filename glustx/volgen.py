@@ -94,8 +94,9 @@ def brick_volfile(
     allow: str = "*",
     options: Options | None = None,
 ) -> str:
-    """The text of our brick stack: storage/posix, features/access-control, features/locks, features/worm and
-    features/read-only where `options` names them, performance/io-threads, debug/io-stats and protocol/server.
+    """The text of our brick stack: storage/posix, features/access-control, features/locks, features/worm,
+    features/read-only and features/leases where `options` names them, performance/io-threads, debug/io-stats and
+    protocol/server.
 
     Args:
         volume: the volume's name.
@@ -201,7 +202,7 @@ def _posix_stack(
     if guarded:
         stack.above("access-control", "features/access-control")
     stack.above("locks", "features/locks")
-    for layer in ("worm", "read-only"):
+    for layer in ("worm", "read-only", "leases"):
         stack.optional.add(f"features/{layer}")
         if f"features/{layer}" in stack.options:
             stack.above(layer, f"features/{layer}")

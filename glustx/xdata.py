@@ -47,7 +47,9 @@ BUF_HAS_ZEROES = b"buf-has-zeroes"
 FIPS_RCHECKSUM = b"fips-mode-rchecksum"
 INTERNAL_FOP = b"glusterfs-internal-fop"
 UNLINKED_LOOKUP = b"unlinked-lookup"
+LEASE_ID = b"lease-id"
 ZERO_METHOD = b"glustx.zero-method"
+LIMITS = b"glustx.limits"
 
 _IX = struct.Struct(">16s8Q4q9I")
 _HEAD = struct.Struct(">IiI")
@@ -59,7 +61,7 @@ _F64 = struct.Struct(">d")
 _MDATA = struct.Struct(">3q3I")
 
 NULL_RAW = b"\x00\x00\x00\x00\xff\xff\xff\xff\x00\x00\x00\x00"
-MAX_PAIRS = 4096
+MAX_PAIRS = 16384  # more than there can be xattrs: Linux bounds the list of their names to 64 KiB
 _USUAL_KEY = 64
 
 

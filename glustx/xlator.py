@@ -36,6 +36,8 @@ class Event(enum.Enum):
     CHILD_CONNECTING = "child-connecting"
     UPCALL = "upcall"
     VOLFILE_MODIFIED = "volfile-modified"
+    FOP_WAITS = "fop-waits"
+    FOP_GOES_ON = "fop-goes-on"
 
     PARENT_UP = "parent-up"
     PARENT_DOWN = "parent-down"
@@ -170,7 +172,8 @@ class Xlator:
         Args:
             source: the child or parent that passed it on, None where it arose.
             data: what belongs to it (CHILD_DOWN: the FopError that says why, or None; UPCALL: the message; CLIENT_GONE:
-                the client's name).
+                the client's name; FOP_WAITS, FOP_GOES_ON: the request, which other clients keep waiting, for so long
+                that it must not count among those that use the storage).
         """
         if event.goes_down:
             for child in self.subvolumes:

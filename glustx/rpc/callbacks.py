@@ -55,7 +55,7 @@ class CacheInvalidation(Body, frozen=True):
 
 
 class RecallLease(Body, frozen=True):
-    """A lease must be given back."""
+    """A lease must be given back; stock's bricks leave `lease_id` (theirs is a transaction's) and `lease_type` null."""
 
     gfid: Bytes16
     lease_type: U32
@@ -110,6 +110,8 @@ def body_of(told: object) -> Body | None:
         return InodelkContention(told.gfid, told.flock, told.pid, _text(told.domain))
     if isinstance(told, upcall.EntrylkContention):
         return EntrylkContention(told.gfid, told.type, told.pid, _text(told.name), _text(told.domain))
+    if isinstance(told, upcall.LeaseRecall):
+        return RecallLease(told.gfid, told.type, told.id)
     return told if isinstance(told, Body) else None
 
 
@@ -119,6 +121,8 @@ def told_by(body: Body | None) -> object:
         return upcall.InodelkContention("", body.gfid, body.flock, body.pid, _bytes(body.domain))
     if isinstance(body, EntrylkContention):
         return upcall.EntrylkContention("", body.gfid, body.type, body.pid, _bytes(body.name), _bytes(body.domain))
+    if isinstance(body, RecallLease):
+        return upcall.LeaseRecall("", body.gfid, body.lease_type, body.lease_id)
     return body
 
 

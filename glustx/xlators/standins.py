@@ -27,7 +27,6 @@ STAND_INS = frozenset(
         "features/bitrot-stub",
         "features/changelog",
         "features/index",
-        "features/leases",
         "features/marker",
         "features/namespace",
         "features/quiesce",

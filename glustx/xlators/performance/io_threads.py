@@ -6,7 +6,8 @@ process's `Workers`, so a place is taken by a fop that waits for the storage bel
 waits passes at the price of counting it in and out. Fops of class high have places of their own beside `thread-count`:
 a burst of bulk writes cannot hold up a LOOKUP.
 
-Locks, FLUSH and RELEASE never queue here: a fop that holds a place may be waiting for just them. Where no storage is
+Locks, FLUSH and RELEASE never queue here: a fop that holds a place may be waiting for just them; one that says so with
+FOP_WAITS gives its place back meanwhile. Where no storage is
 below (in a client's stack) nothing blocks a thread, so everything passes through.
 """
 
@@ -21,7 +22,7 @@ from glustx.fops import Fop
 from glustx.graph import Graph
 from glustx.options import OptionSet, option
 from glustx.runtime import Waiter, turn
-from glustx.xlator import Xlator, handles
+from glustx.xlator import Event, Xlator, handles
 
 # Stock's mount with root squashing off: a person's fops, though its pid is negative.
 PID_NO_ROOT_SQUASH = -4
@@ -154,6 +155,22 @@ class IoThreads(Xlator):
                 total.running += 1
                 self._queued -= 1
                 lane.waiting.popleft().set(None)
+
+    def notify(self, event: Event, source: Xlator | None = None, data: Any = None) -> None:
+        """Give the place of a fop away that waits for other clients; when it goes on there may be one too many."""
+        if event not in (Event.FOP_WAITS, Event.FOP_GOES_ON):
+            super().notify(event, source, data)
+            return
+        table = self.table
+        if table[type(data)] == self.subvolumes[0].table[type(data)]:  # it holds none
+            return
+        lane = self._lanes[data.priority]
+        lane = lane if data.caller.pid >= 0 else self._internal(lane, data.caller.pid)
+        change = -1 if event is Event.FOP_WAITS else 1
+        lane.running += change
+        lane.total.running += change
+        if self._queued:
+            self._admit_next()
 
     def _set_limits(self) -> None:
         options = self.options
