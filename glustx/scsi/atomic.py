@@ -44,6 +44,8 @@ async def compare_and_write(unit: LogicalUnit, task: Task) -> Result:
     cdb = task.cdb
     lba, count = _one_byte_extent(cdb)
     wanted = _twice(unit, cdb)
+    if not count and task.expected:
+        raise invalid_field(13, text="data-out for no block")
     if len(task.data) != wanted or task.expected not in (None, wanted):
         raise check(ILLEGAL_REQUEST, 0x0E, 0x03, f"data-out is to be {wanted} bytes")
     if not count:

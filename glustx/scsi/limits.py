@@ -8,7 +8,7 @@ from glustx.scsi.backing import Backing
 from glustx.scsi.config import LunConfig
 
 _MIB = 1 << 20
-_TRANSFER = 16 * _MIB  # one command's data is held in memory
+_TRANSFER = 32 * _MIB  # one command's data is held in memory
 _PIECES = 1 << 30  # what is done without data may be large, but not so large that it blocks the queue for long
 _MAX_UNMAP = 1 << 20  # blocks: more is taken for nonsense by some initiators
 
@@ -32,8 +32,10 @@ class BlockLimits(msgspec.Struct, frozen=True):
     def of(cls, config: LunConfig, backing: Backing) -> BlockLimits:
         """Return the limits of a unit: what its options say, else what the brick below tells."""
         block = config.block_size
-        brick = int(backing.limits.get("block_size") or backing.blksize or 4096)
-        physical = max(block, config.pblocksize or (brick if brick & (brick - 1) == 0 and brick <= 1 << 20 else 4096))
+        brick = backing.limits.get("block_size") or backing.blksize
+        if not isinstance(brick, int) or brick < 512 or brick & (brick - 1) or brick > _MIB:
+            brick = 4096  # over a network anything may be told
+        physical = max(block, config.pblocksize or brick)
         granule = max(block, config.ublocksize or physical)
         zerofill = int(backing.limits.get("max_zerofill") or 1 << 62)
         return cls(
