@@ -100,7 +100,7 @@ class AnsweringSession(Session):
         task.transfer = None
         if task.claimed:
             # An aborted one may still read its buffer; so may commands that keep what they were given.
-            self._give_back(task, task.buffer if result is not None and task.cdb[0] in _WRITES else None)
+            self._give_back(task, task.buffer if not task.aborted and task.cdb[0] in _WRITES else None)
         if result is None or self.closed:
             return
         data, edtl = result.data, task.edtl

@@ -260,7 +260,7 @@ class Connection:
                 response, text = login.refusal(request, error)
         self._send_login(response, text)
         if login.refused:
-            self._refused(f"{login.initiator or 'somebody'}: {login.refused}")
+            self._refused(login.refused)
         elif session is not None:
             self._begin(session)
 

@@ -119,7 +119,7 @@ class Login:
         except TextError as error:
             failure = LoginRefused(INITIATOR_ERROR, str(error))
         except ChapError as error:
-            failure = LoginRefused(AUTHENTICATION, str(error))
+            failure = LoginRefused(AUTHENTICATION, f"{self.initiator}: {error}")
         except LoginRefused as error:
             failure = error
         return self.refusal(pdu, failure)
