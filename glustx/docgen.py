@@ -1,6 +1,6 @@
-"""Pages that are written from the code: the matrix of translators and fops, options, fops, gfapi, the wire.
+"""Pages that are written from the code: the matrix of translators and fops, options, fops, gfapi, the wire, SCSI.
 
-    python -m glustx.docgen matrix          print one page (matrix, options, fops, gfapi or wire)
+    python -m glustx.docgen matrix          print one page (matrix, options, fops, gfapi, wire or scsi)
     python -m glustx.docgen write [FOLDER]  write all pages below FOLDER, the working copy's root
 
 A test fails when the pages in the repository differ from what this module says.
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from glustx import fops
 from glustx.docgen_gfapi import gfapi_page
+from glustx.docgen_scsi import scsi_page
 from glustx.docgen_wire import wire_page
 from glustx.fops import EFFECT_NAMES, FOPS, Fop
 from glustx.graph import find_type, known_types
@@ -280,6 +281,7 @@ PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "fops": ("docs/fops.md", fops_page),
     "gfapi": ("docs/gfapi.md", lambda: gfapi_page(_WRITTEN)),
     "wire": ("docs/wire.md", lambda: wire_page(_WRITTEN)),
+    "scsi": ("docs/scsi.md", lambda: scsi_page(_WRITTEN)),
 }
 
 

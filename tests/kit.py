@@ -67,6 +67,9 @@ PACKAGES = {
     "block-iscsi.so": "qemu-block-extra",
     "tgtd": "tgt",
     "sg_vpd": "sg3-utils",
+    "sg_inq": "sg3-utils",
+    "sg_logs": "sg3-utils",
+    "sg_decode_sense": "sg3-utils",
     "sdparm": "sdparm",
 }
 

@@ -73,15 +73,16 @@ class Rig:
         nexus: Nexus | None = None,
         attribute: int = SIMPLE,
         expected: int | None = None,
+        lun: int = 0,
     ) -> tuple[Task, Pending]:
         """Send a command, taking of the data-out what the transport would, and do not wait for its end."""
         cdb = bytes.fromhex(cdb) if isinstance(cdb, str) else cdb
         nexus = nexus or self.nexus
         self.tag += 1
         pending = Pending()
-        wanted = self.target.data_out_length(nexus, 0, cdb)
+        wanted = self.target.data_out_length(nexus, lun, cdb)
         expected = len(data) if expected is None else expected
-        task = Task(nexus, 0, self.tag, cdb, data[:wanted], attribute, pending.ended, expected)
+        task = Task(nexus, lun, self.tag, cdb, data[:wanted], attribute, pending.ended, expected)
 
         def go() -> None:
             self.target.enlist(task)

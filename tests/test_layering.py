@@ -30,7 +30,7 @@ LAYERS = (
         "glustx.xlators.storage",
     ),
     ("glustx.gfapi",),
-    ("glustx.docgen_gfapi", "glustx.docgen_wire"),
+    ("glustx.docgen_gfapi", "glustx.docgen_scsi", "glustx.docgen_wire"),
     ("glustx.docgen",),
     ("glustx.fs",),
     ("glustx.provision", "glustx.mgmt"),

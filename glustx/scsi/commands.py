@@ -66,7 +66,6 @@ class Command(msgspec.Struct, frozen=True):
 
 
 COMMANDS: dict[tuple[int, int | None], Command] = {}
-SERVICE_ACTIONS: dict[int, int] = {}  # opcode -> mask of the service action in byte 1
 _FAST: list[Command | None] = [None] * 256
 _SERVICE: list[dict[int, Command] | None] = [None] * 256
 
@@ -106,7 +105,7 @@ def command(
         key = (usage_bytes[0], service_action)
         if key in COMMANDS or (_FAST[key[0]] is not None) or (service_action is None and _SERVICE[key[0]]):
             raise ValueError(f"{name}: opcode {key[0]:#04x} is declared already")
-        doc = (handler.__doc__ or "").strip().partition("\n")[0]
+        doc = " ".join((handler.__doc__ or "").split("\n\n")[0].split())
         forbidden = ~int.from_bytes(usage_bytes, "big") & ((1 << 8 * len(usage_bytes)) - 1)
         if service_action is not None:
             forbidden &= ~(0x1F << 8 * (len(usage_bytes) - 2))
@@ -130,7 +129,6 @@ def command(
         if service_action is None:
             _FAST[key[0]] = row
         else:
-            SERVICE_ACTIONS[key[0]] = 0x1F
             actions = _SERVICE[key[0]]
             if actions is None:
                 _SERVICE[key[0]] = {service_action: row}
@@ -150,9 +148,9 @@ def find(cdb: bytes) -> Command | None:
     return actions.get(cdb[1] & 0x1F) if actions is not None else None
 
 
-def known_opcode(opcode: int) -> bool:
-    """Tell whether any command has this opcode."""
-    return _FAST[opcode] is not None or _SERVICE[opcode] is not None
+def rows_of(opcode: int) -> list[Command]:
+    """Return the commands of an opcode, by service action."""
+    return [COMMANDS[key] for key in sorted((key for key in COMMANDS if key[0] == opcode), key=lambda key: key[1] or 0)]
 
 
 def cdb_length(opcode: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from glustx.scsi.commands import COMMANDS, KEEPS_ATTENTION, WITHOUT_UNIT, Access, Command, allocation, command
+from glustx.scsi.commands import COMMANDS, KEEPS_ATTENTION, WITHOUT_UNIT, Access, Command, allocation, command, rows_of
 from glustx.scsi.identity import PORT_GROUP
 from glustx.scsi.sense import LUNS_CHANGED, invalid_field
 from glustx.scsi.task import Result, Task, data_in
@@ -60,7 +60,7 @@ async def report_supported_operation_codes(unit: LogicalUnit, task: Task) -> Res
         return data_in(struct.pack(">I", len(data)) + data, allocation(cdb))
     if options > 3:
         raise invalid_field(2, 2, f"reporting options {options}")
-    rows = [row for row in _rows(unit) if row.opcode == opcode]
+    rows = [row for row in rows_of(opcode) if _offered(unit, row)]
     has_actions = bool(rows) and rows[0].service_action is not None
     if options == 1 and has_actions:
         raise invalid_field(2, 2, f"opcode {opcode:#04x} has service actions")

@@ -137,6 +137,7 @@ class LogicalUnit:
         """Run a command to its end and return how it ended; never raises but for a cancellation."""
         command = commands.find(task.cdb)
         started = self.statistics.begin()
+        excepted = self.exceptions.active
         result: Result | None = None
         try:
             if command is None or (command.offered is not None and not command.offered(self)):
@@ -144,7 +145,7 @@ class LogicalUnit:
             if self.reactor.time() >= self.reservations.valid_until and not command.flags & KEEPS_ATTENTION:
                 await self.reservations.refresh()
             result = await self._run(command, task)
-            if self.exceptions.active:
+            if excepted and self.exceptions.active:
                 result = self.exceptions.after(result)
         except CheckCondition as error:
             result = Result(CHECK_CONDITION, sense=error.sense)
@@ -160,7 +161,7 @@ class LogicalUnit:
         return result
 
     def _unknown(self, cdb: bytes) -> CheckCondition:
-        if commands.known_opcode(cdb[0]):
+        if any(row.offered is None or row.offered(self) for row in commands.rows_of(cdb[0])):
             return invalid_field(1, 4, f"service action {cdb[1] & 0x1F:#x} of opcode {cdb[0]:#x}")
         return CheckCondition(INVALID_OPCODE, f"opcode {cdb[0]:#x}")
 
