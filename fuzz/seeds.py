@@ -3,6 +3,7 @@ cut into what the targets take."""
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,6 +51,8 @@ def _small() -> Iterator[bytes]:
     yield targets.tagged(targets.record, b"\x03" + b"\0\0\0\x02ab" + b"\x80\0\0\x01c")
     for number in range(len(targets._BODIES)):
         yield targets.tagged(targets.body, bytes([number]) + bytes(64))
+    for number in range(20):
+        yield targets.tagged(targets.brick, random.Random(number).randbytes(1500))
     yield targets.tagged(targets.texts, _VOLFILE)
     yield targets.tagged(targets.texts, _ACL)
     yield targets.tagged(targets.texts, b"u::rwx,g::r-x,o::r--,u:7:r--,m::rwx")

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from fuzz.brick import brick as brick
 from glustx import volfile
 from glustx.errors import FopError
 from glustx.inode import ANONYMOUS_FD, Fd
@@ -241,7 +242,7 @@ def texts(data: bytes) -> None:
 
 
 TARGETS: tuple[Callable[[bytes], None], ...] = (
-    record, header, connection, call, reply, dict_400, dict_330, body, texts,
+    record, header, connection, call, reply, dict_400, dict_330, body, texts, brick,
 )  # fmt: skip
 
 

@@ -10,7 +10,8 @@ import pytest
 from glustx import fops
 from glustx.graph import Graph, Surroundings
 from glustx.runtime import ManualReactor, run_now
-from glustx.values import ROOT_GFID, SEEK_DATA, SEEK_HOLE, Loc
+from glustx.values import ROOT_GFID, SEEK_DATA, SEEK_HOLE, XATTROP_ADD_ARRAY, Iatt, Loc, new_gfid
+from glustx.xdata import GFID_REQ, PTR, Typed, Xdata, gfuuid
 from tests.conformance.brick import Brick
 from tests.conformance.suite import FopSuite
 
@@ -97,3 +98,44 @@ def test_put(brick: Brick) -> None:
     gfid = brick(request).stat.gfid
     assert brick.content(gfid) == b"abc"
     brick.fails(request, errno.EEXIST)
+
+
+def test_xattrs_of_one_inode_are_bounded(brick: Brick) -> None:
+    """A hundred thousand are asked for; what fits can be listed, and what does not changes nothing."""
+    file = brick.make(b"f")
+    here = Loc(gfid=file.gfid)
+    for n in range(4000):
+        brick(fops.Setxattr(here, Xdata({b"user.%05d" % n: b"v"})))
+    brick.fails(fops.Setxattr(here, Xdata({b"user.a%05d" % n: b"v" for n in range(96_000)})), errno.ENOSPC)
+    assert len(brick(fops.Getxattr(here)).xattrs) == 4000
+    brick.fails(fops.Setxattr(here, Xdata({b"user.b%d" % n: bytes(65536) for n in range(16)})), errno.ENOSPC)
+    one = b"\0\0\0\1" * 16384
+    big = Xdata({b"trusted.afr.%d" % n: one for n in range(16)})
+    brick.fails(fops.Xattrop(here, XATTROP_ADD_ARRAY, big), errno.ENOSPC)
+    assert len(brick(fops.Getxattr(here)).xattrs) == 4000
+    brick(fops.Setxattr(here, Xdata({b"user.00000": b"new"})))
+
+
+def test_xattrop_of_what_is_no_xattr(brick: Brick) -> None:
+    file = brick.make(b"f")
+    here = Loc(gfid=file.gfid)
+    for key, code in ((b"gfid-req", errno.EOPNOTSUPP), (b"", errno.ERANGE), (b"user." + b"k" * 251, errno.ERANGE)):
+        brick.fails(fops.Xattrop(here, XATTROP_ADD_ARRAY, Xdata({key: Typed(PTR, bytes(4))})), code)
+    brick.fails(fops.Xattrop(here, XATTROP_ADD_ARRAY, Xdata({b"user.a": Iatt()})), errno.EINVAL)
+
+
+def test_a_reply_is_no_longer_than_a_brick_may_hold(brick: Brick) -> None:
+    file = brick.make(b"f")
+    brick(fops.Truncate(loc=Loc(gfid=file.gfid), offset=1 << 40))
+    assert len(brick(fops.Read(file.fd, 0, (1 << 32) - 1)).data) == 128 << 20
+
+
+def test_inodes_are_bounded() -> None:
+    graph = memory_graph(VOLFILE.replace("1GB", "1MB"))
+    brick = Brick(lambda request: run_now(graph.top(request)))
+    for n in range(255):
+        brick.make(b"%d" % n)
+    assert brick.statfs().ffree == 0
+    wish = Xdata({GFID_REQ: gfuuid(new_gfid())})
+    brick.fails(fops.Mkdir(loc=Loc(pargfid=ROOT_GFID, name=b"d"), mode=0o755, xdata=wish), errno.ENOSPC)
+    run_now(graph.stop())

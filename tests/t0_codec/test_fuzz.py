@@ -26,7 +26,7 @@ def test_seeds_are_taken() -> None:
 
 
 def test_mutations(seeded: random.Random) -> None:
-    corpus = list(seeds.seeds())
+    corpus = [data for data in seeds.seeds() if data[:1] != targets.tagged(targets.brick, b"")]
     for _ in range(4000):
         data = bytearray(seeded.choice(corpus))
         for _ in range(seeded.randrange(1, 5)):
@@ -43,6 +43,15 @@ def test_mutations(seeded: random.Random) -> None:
             targets.one_input(bytes(data))
         except Exception as error:
             pytest.fail(f"{error!r} of {bytes(data).hex()}")
+
+
+def test_calls_to_a_whole_brick(seeded: random.Random) -> None:
+    for _ in range(25):
+        data = seeded.randbytes(1500)
+        try:
+            targets.brick(data)
+        except Exception as error:
+            pytest.fail(f"{error!r} of {targets.tagged(targets.brick, data).hex()}")
 
 
 @pytest.mark.parametrize("name", FINDINGS)

@@ -47,6 +47,9 @@ from glustx.xlators.storage.memory_store import (
     NAME_MAX,
     Store,
     as_stored,
+    check_key,
+    drop_xattr,
+    put_xattrs,
     settable,
 )
 
@@ -72,7 +75,7 @@ class Attrs(Store):
         return AttrReply(xdata=self._wanted(node, req.xdata), stat=node.iatt())
 
     async def statfs(self, req: fops.Statfs) -> StatfsReply:
-        """Return the capacity and what is left of it; inodes are without number."""
+        """Return the capacity and what is left of it; an inode counts as a page among inodes."""
         self._node(req.loc)
         blocks = int(self.options.capacity) // PAGE
         free = max(0, blocks - self._used)
@@ -134,15 +137,14 @@ class Attrs(Store):
             if req.flags & 2 and key not in node.xattrs:
                 raise FopError(errno.ENODATA, f"no xattr {key!r}")
         pre = node.iatt()
+        put_xattrs(node, pairs)
         times = req.xattrs.get(xd.SET_CTIME_MDATA)
         if isinstance(times, xd.MdataTimes):
             node.atime_ns = times.atime * 1_000_000_000 + times.atime_nsec
             node.mtime_ns = times.mtime * 1_000_000_000 + times.mtime_nsec
             node.ctime_ns = times.ctime * 1_000_000_000 + times.ctime_nsec
-        if pairs:
-            node.xattrs.update(pairs)
-            if req.ctime:  # stock's clients send no time with this fop
-                node.stamp(req, STAMP_CTIME)
+        if pairs and req.ctime:  # stock's clients send no time with this fop
+            node.stamp(req, STAMP_CTIME)
         return Done(xdata=_around(pre, node.iatt()))
 
     async def setxattr(self, req: fops.Setxattr) -> Done:
@@ -183,7 +185,7 @@ class Attrs(Store):
                 raise FopError(errno.ENODATA, f"no xattr {key!r}")
         pre = node.iatt()
         for key in keys:
-            node.xattrs.pop(key, None)
+            drop_xattr(node, key)
         node.stamp(req, STAMP_CTIME)
         return Done(xdata=_around(pre, node.iatt()))
 
@@ -199,6 +201,7 @@ class Attrs(Store):
         changed: dict[bytes, bytes] = {}
         answer: dict[bytes, object] = {}
         for key, typed in xattrs.typed():
+            check_key(key)
             operand = as_stored(typed)
             stored = node.xattrs.get(key)
             if flags == XATTROP_GET_AND_SET:
@@ -211,7 +214,7 @@ class Attrs(Store):
                 answer[key] = new = _add(flags, key, stored, operand)
                 if any(operand):  # nothing but zeroes to add: the value is told and left alone
                     changed[key] = new
-        node.xattrs.update(changed)
+        put_xattrs(node, changed)
         return XattropReply(xattrs=Xdata(answer))
 
     async def xattrop(self, req: fops.Xattrop) -> XattropReply:

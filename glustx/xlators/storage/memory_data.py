@@ -39,9 +39,9 @@ class Data(Store):
     async def read(self, req: fops.Read) -> ReadReply:
         """Read bytes; reads do not move the access time, like a brick mounted noatime."""
         node = self._file(req.fd, read=True)
-        if req.offset > OFF_MAX or req.size > READ_MAX:
+        if req.offset > OFF_MAX:
             raise FopError(errno.EINVAL, f"read of {req.size} bytes at {req.offset}")
-        data = node.pages.read(req.offset, req.size)
+        data = node.pages.read(req.offset, min(req.size, READ_MAX))
         return ReadReply(data=data, stat=node.iatt(), eof=req.offset + len(data) >= node.pages.size)
 
     async def write(self, req: fops.Write) -> WriteReply:

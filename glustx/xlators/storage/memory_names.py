@@ -39,6 +39,7 @@ from glustx.xlators.storage.memory_store import (
     XATTR_SPACES,
     Store,
     as_stored,
+    put_xattrs,
     settable,
 )
 
@@ -69,7 +70,7 @@ class Names(Store):
             _, node = self._named(loc)
         return LookupReply(xdata=self._wanted(node, req.xdata), stat=node.iatt(), postparent=parent.iatt())
 
-    def _make(self, req: fops.Fop, loc: Loc, mode: int) -> tuple[Node, Iatt]:
+    def _make(self, req: fops.Fop, loc: Loc, mode: int, xattrs: dict[bytes, bytes] | None = None) -> tuple[Node, Iatt]:
         """Make a node under a free name and return it with the parent as it was before."""
         parent = self._parent(loc)
         if self._find(parent, loc) is not None:
@@ -79,6 +80,8 @@ class Names(Store):
             raise FopError(errno.EINVAL, f"{loc}: no gfid-req")
         if gfid in self._nodes:
             raise FopError(errno.EEXIST, f"{loc}: the gfid of gfid-req is taken")
+        if len(self._nodes) >= self.options.capacity // PAGE:
+            raise FopError(errno.ENOSPC, f"{loc}: {self.name} holds {len(self._nodes)} inodes")
         pre = parent.iatt()
         caller: Caller = req.caller
         gid = caller.gid
@@ -88,9 +91,8 @@ class Names(Store):
                 mode |= _stat.S_ISGID
         node = Node(gfid, mode, caller.uid, gid)
         node.stamp(req, STAMP_ALL)
-        for key, value in req.xdata.typed():
-            if key.startswith(XATTR_SPACES):
-                node.xattrs[key] = as_stored(value)
+        given = {key: as_stored(value) for key, value in req.xdata.typed() if key.startswith(XATTR_SPACES)}
+        put_xattrs(node, {**given, **(xattrs or {})})
         self._nodes[gfid] = node
         parent.add(loc.name, node)
         parent.stamp_parent(req)
@@ -148,10 +150,9 @@ class Names(Store):
         pairs = settable(req.xattrs)
         if (self._used - (-size // PAGE) + 1) * PAGE > self.options.capacity:
             raise FopError(errno.ENOSPC, f"{req.loc}: {size} bytes do not fit into {self.name}")
-        node, pre = self._make(req, req.loc, _stat.S_IFREG | (req.mode & 0o7777 & ~req.umask))
+        node, pre = self._make(req, req.loc, _stat.S_IFREG | (req.mode & 0o7777 & ~req.umask), pairs)
         node.pages.write(req.offset, req.data)
         self._resize(node, 0)
-        node.xattrs.update(pairs)
         return self._entry(node, req.loc, pre)
 
     async def link(self, req: fops.Link) -> EntryReply:

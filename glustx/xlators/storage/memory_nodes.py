@@ -56,6 +56,7 @@ class Node:
         "rdev",
         "target",
         "uid",
+        "xattr_sizes",
         "xattrs",
     )
 
@@ -68,6 +69,7 @@ class Node:
         self.nlink = 1
         self.target = b""
         self.xattrs: dict[bytes, bytes] = {}
+        self.xattr_sizes = (0, 0)  # bytes of their names, each with a NUL, and of their values
         self.pages = Pages()
         self.parent: Node = self
         self.entries: dict[bytes, tuple[bytes, int]] | None = None

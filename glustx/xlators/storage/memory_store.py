@@ -23,13 +23,16 @@ from glustx.xlators.storage.memory_pages import PAGE
 
 OFF_MAX = (1 << 63) - 1
 NAME_MAX = 255
-READ_MAX = 1 << 30
+READ_MAX = 128 << 20  # in one reply
 O_WRONLY, O_EXCL, O_TRUNC, O_APPEND, O_DIRECTORY = 1, 0o200, 0o1000, 0o2000, 0o200000
 GFID_KEY = b"trusted.gfid"
 HIDDEN = (GFID_KEY, b"trusted.glusterfs.volume-id")
 XATTR_SPACES = (b"user.", b"trusted.", b"security.", b"system.")
 _XATTR_NAME_MAX = 255
 _XATTR_VALUE_MAX = 65536
+# Of one inode: as long a list of names as Linux has (XATTR_LIST_MAX), and what all values may take.
+_XATTR_NAMES_MAX = 65536
+_XATTR_VALUES_MAX = 1 << 20
 
 
 class Held:
@@ -184,7 +187,38 @@ def as_stored(pair: xd.Typed) -> bytes:
     value = pair.value
     if isinstance(value, (int, float)):
         return str(value).encode()
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise FopError(errno.EINVAL, f"a value of type {pair.type} is no xattr's")
     return bytes(value)
+
+
+def check_key(key: bytes) -> None:
+    """Raise ERANGE or EOPNOTSUPP for what no file system takes as the name of an xattr."""
+    if not key or len(key) > _XATTR_NAME_MAX:
+        raise FopError(errno.ERANGE, f"xattr name of {len(key)} bytes")
+    if not key.startswith(XATTR_SPACES):
+        raise FopError(errno.EOPNOTSUPP, f"xattr {key!r} is in no name space")
+
+
+def put_xattrs(node: Node, pairs: dict[bytes, bytes]) -> None:
+    """Keep xattrs with an inode, all or (ENOSPC) none."""
+    names, values = node.xattr_sizes
+    for key, value in pairs.items():
+        before = node.xattrs.get(key)
+        names += len(key) + 1 if before is None else 0
+        values += len(value) - len(before or b"")
+    if names > _XATTR_NAMES_MAX or values > _XATTR_VALUES_MAX:
+        raise FopError(errno.ENOSPC, f"{len(pairs)} xattrs more than {len(node.xattrs)} are too many for one inode")
+    node.xattrs.update(pairs)
+    node.xattr_sizes = names, values
+
+
+def drop_xattr(node: Node, key: bytes) -> None:
+    """Forget an xattr, if the inode has it."""
+    value = node.xattrs.pop(key, None)
+    if value is not None:
+        names, values = node.xattr_sizes
+        node.xattr_sizes = names - len(key) - 1, values - len(value)
 
 
 def settable(xattrs: Xdata) -> dict[bytes, bytes]:
@@ -193,10 +227,7 @@ def settable(xattrs: Xdata) -> dict[bytes, bytes]:
     for key, typed in xattrs.typed():
         if key in (GFID_KEY, xd.SET_CTIME_MDATA):
             continue
-        if not key or len(key) > _XATTR_NAME_MAX:
-            raise FopError(errno.ERANGE, f"xattr name of {len(key)} bytes")
-        if not key.startswith(XATTR_SPACES):
-            raise FopError(errno.EOPNOTSUPP, f"xattr {key!r} is in no name space")
+        check_key(key)
         value = as_stored(typed)
         if len(value) > _XATTR_VALUE_MAX:
             raise FopError(errno.E2BIG, f"xattr {key!r} of {len(value)} bytes")
