@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from glustx.scsi.sense import invalid_field
 from glustx.scsi.task import Result, Task
 
 if TYPE_CHECKING:
@@ -151,6 +152,14 @@ def find(cdb: bytes) -> Command | None:
 def rows_of(opcode: int) -> list[Command]:
     """Return the commands of an opcode, by service action."""
     return [COMMANDS[key] for key in sorted((key for key in COMMANDS if key[0] == opcode), key=lambda key: key[1] or 0)]
+
+
+def refuse_reserved(row: Command, cdb: bytes) -> None:
+    """Raise INVALID FIELD IN CDB for a bit that the usage map lacks."""
+    strange = int.from_bytes(cdb[: len(row.usage)], "big") & row.forbidden
+    if strange:
+        bit = strange.bit_length() - 1
+        raise invalid_field(len(row.usage) - 1 - (bit >> 3), bit & 7, f"{row.name}: a reserved bit")
 
 
 def cdb_length(opcode: int) -> int:

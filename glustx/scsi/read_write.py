@@ -63,6 +63,8 @@ async def _read(unit: LogicalUnit, task: Task, lba: int, count: int) -> Result:
         raise too_long(task.cdb, unit.limits.max_transfer)
     if not count:
         return DONE
+    if unit.modes.read_cache_disabled and unit.backing.written:
+        await unit.backing.flush()  # RCD: what is read is on the medium
     size = count << unit.shift
     try:
         data = await unit.backing.read(lba << unit.shift, size)

@@ -192,6 +192,8 @@ class Reservations:
                     nexus.raise_attention(self.unit, RESERVATIONS_PREEMPTED)
 
     def _tell(self, event: Event) -> None:
+        if event.news == News.RESERVATIONS_RELEASED and self.unit.modes.quiet_release:
+            return
         told = set(event.ports)
         for nexus in list(self.unit.nexuses):
             port = port_of(nexus)

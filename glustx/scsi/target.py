@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from glustx.runtime import drive
 from glustx.scsi import commands
-from glustx.scsi.commands import WITHOUT_UNIT
+from glustx.scsi.commands import WITHOUT_UNIT, refuse_reserved
 from glustx.scsi.config import TargetConfig
 from glustx.scsi.sense import (
     COMMANDS_CLEARED,
@@ -185,6 +185,7 @@ class Target:
         if command is None or not command.flags & WITHOUT_UNIT:
             return Result(CHECK_CONDITION, sense=LUN_NOT_SUPPORTED)
         try:
+            refuse_reserved(command, task.cdb)
             result: Result = await command.handler(None, task)
         except CheckCondition as error:
             return Result(CHECK_CONDITION, sense=error.sense)

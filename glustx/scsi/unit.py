@@ -167,10 +167,8 @@ class LogicalUnit:
 
     async def _run(self, command: Command, task: Task) -> Result:
         cdb, nexus, flags = task.cdb, task.nexus, command.flags
-        strange = int.from_bytes(cdb[: len(command.usage)], "big") & command.forbidden
-        if strange:
-            bit = strange.bit_length() - 1
-            raise invalid_field(len(command.usage) - 1 - (bit >> 3), bit & 7, f"{command.name}: a reserved bit")
+        if int.from_bytes(cdb[: len(command.usage)], "big") & command.forbidden:
+            commands.refuse_reserved(command, cdb)
         if self in nexus.attentions and not flags & KEEPS_ATTENTION:
             attention = self.take_attention(nexus)
             if attention is not None:

@@ -175,7 +175,8 @@ def test_a_lun_without_a_unit(rig: Rig) -> None:
     assert data[0] == 0x7F and len(data) == 96
     assert rig.good(inquiry(0x00), lun=7)[4:] == b"\x00\x83"
     assert NAME.encode() in rig.good(inquiry(0x83), lun=7)
-    assert str(rig.sense(inquiry(0x80), lun=7)) == "5/24/00"
+    for cdb in (inquiry(0x80), b"\x12\x02\0\0\x60\0", b"\x12\0\0\0\x60\x04"):
+        assert str(rig.sense(cdb, lun=7)) == "5/24/00"
     fixed = rig.good("030000002000", lun=7)
     assert (fixed[2], fixed[12], fixed[13]) == (5, 0x25, 0)
     assert rig.good("030100002000", lun=7)[:4] == b"\x72\x05\x25\x00"

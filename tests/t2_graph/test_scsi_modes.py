@@ -249,6 +249,29 @@ def test_a_write_cache_that_is_switched_off_is_empty(rig: Rig) -> None:
     assert not rig.unit.backing.written
 
 
+def test_without_a_read_cache_a_read_makes_durable_what_it_reads(rig: Rig) -> None:
+    change(rig, 8, 2, 0x01)
+    assert page(rig, 8)[2] & 1
+    for read in (cdb_10(0x28, 0, 1), bytes([0x08, 0, 0, 0, 1, 0])):
+        rig.good(cdb_10(0x2A, 0, 1), b"x" * 512)
+        assert rig.unit.backing.written and rig.good(read) == b"x" * 512
+        assert not rig.unit.backing.written
+
+
+@pytest.mark.parametrize("nuar", [False, True])
+def test_nuar_keeps_releases_quiet(rig: Rig, nuar: bool) -> None:
+    change(rig, CONTROL, 3, 0x08, nuar)
+    other = rig.login(OTHER)
+    keys = struct.pack(">QQ8x", 0, 1)
+    for nexus in (rig.nexus, other):
+        rig.good(bytes([0x5F, 0, 0, 0, 0, 0, 0, 0, 24, 0]), keys, nexus=nexus)
+    keys = struct.pack(">QQ8x", 1, 0)
+    for action in (1, 2):  # RESERVE and RELEASE, write exclusive for registrants
+        rig.good(bytes([0x5F, action, 5, 0, 0, 0, 0, 0, 24, 0]), keys)
+    told = [(each.asc, each.ascq) for each in other.attentions.get(rig.unit, [])]
+    assert told == ([] if nuar else [(0x2A, 0x04)])
+
+
 def test_qam_lets_overlapping_commands_run_side_by_side(rig: Rig) -> None:
     assert rig.unit.order.restricted
     change(rig, CONTROL, 3, 0x10)
