@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -48,7 +48,7 @@ from glustx.values import (
     Iatt,
     Loc,
 )
-from glustx.xdata import Xdata
+from glustx.xdata import LIMITS, Xdata
 from glustx.xlator import Wind, Xlator
 
 log = logging.getLogger("glustx.scsi")
@@ -56,6 +56,7 @@ log = logging.getLogger("glustx.scsi")
 O_RDONLY, O_RDWR = 0, 2
 _ENODATA, _ENXIO = 61, 6
 _COPY_MAX = 1 << 30  # COPY_FILE_RANGE's size has 32 bits
+NEVER = 1 << 63
 _DOMAIN = b"glustx.scsi"
 _VOLUME_ID = b"trusted.glusterfs.volume-id"
 
@@ -82,6 +83,7 @@ class Backing:
         volume_id: 16 bytes that are the volume's wherever it is reached from; its name where it has none.
         written: True while there may be writes that `flush` has not made durable.
         fresh: bytes that were written or allocated; it only grows.
+        notice, grown: once `fresh` is past `notice`, that is set back to NEVER and `grown` called.
     """
 
     def __init__(self, child: Wind, fd: Fd, stat: Iatt, caller: Caller, path: str, volume: str) -> None:
@@ -98,6 +100,8 @@ class Backing:
         self.written = False
         self.limits: dict[str, Any] = child.xlator.limits()
         self.fresh = 0
+        self.notice = NEVER
+        self.grown: Callable[[], None] | None = None
         self._loc = Loc(gfid=stat.gfid)
         self._failed: FopError | None = None
         self.remote = _over_network(child.xlator)
@@ -145,7 +149,23 @@ class Backing:
             pass  # a volume in memory has none
         else:
             backing.volume_id = reply.xattrs.get(_VOLUME_ID, backing.volume_id)
+        if "block_size" not in backing.limits:
+            backing.limits = backing.limits | await backing._limits_of_brick()
         return backing
+
+    async def _limits_of_brick(self) -> dict[str, Any]:
+        """Ask a brick over the network for its limits; one that does not know the question tells its block size."""
+        try:
+            text = (await self.child(Getxattr(ROOT_LOC, LIMITS, caller=self.caller))).xattrs.text(LIMITS)
+            pairs = (word.partition("=") for word in text.split())
+            return {key: int(value) if value.isdigit() else value for key, _, value in pairs}
+        except FopError:
+            pass
+        try:
+            return {"block_size": (await self.child(Statfs(loc=self._loc, caller=self.caller))).statfs.bsize}
+        except FopError as error:
+            log.warning("%s:%s: the block size cannot be asked: %s", self.volume, self.path, error)
+            return {}
 
     async def close(self) -> None:
         """Give the fd back."""
@@ -189,8 +209,16 @@ class Backing:
                 raise FopError(errno.EIO, f"{self.path}: a write of {len(rest)} bytes wrote nothing")
             done += count
         self.written = True  # again, since a flush that has ended meanwhile may have missed it
+        if self.fresh > self.notice:
+            self._grow()
         if durable:
             await self.flush()
+
+    def _grow(self) -> None:
+        if self.fresh > self.notice:
+            self.notice = NEVER
+            if self.grown is not None:
+                self.grown()
 
     async def zero(self, offset: int, size: int, durable: bool = False) -> None:
         """Make a range read as zeroes, keeping it allocated where the brick can (ZEROFILL)."""
@@ -198,6 +226,7 @@ class Backing:
         self.fresh += size
         await self.child(Zerofill(self.fd, offset, size, caller=self.caller))
         self.written = True
+        self._grow()
         if durable:
             await self.flush()
 
@@ -302,6 +331,7 @@ class Backing:
                 raise FopError(errno.EIO, f"{self.path}: a copy of {count} bytes copied nothing")
             done += copied
         self.written = True
+        self._grow()
 
     async def usage(self) -> Usage:
         """Return how much space the file takes and what is left."""

@@ -27,6 +27,7 @@ from glustx.scsi.sense import (
     INTERNAL_FAILURE,
     INVALID_OPCODE,
     LUNS_CHANGED,
+    THRESHOLD_REACHED,
     WRITE_PROTECTED_HARDWARE,
     WRITE_PROTECTED_SOFTWARE,
     Attention,
@@ -38,6 +39,7 @@ from glustx.scsi.sense import (
 )
 from glustx.scsi.statistics import Statistics
 from glustx.scsi.task import CHECK_CONDITION, CONFLICT, Nexus, Result, Task
+from glustx.scsi.thresholds import Thresholds
 
 if TYPE_CHECKING:
     from glustx.scsi.gateway import Gateway
@@ -82,6 +84,7 @@ class LogicalUnit:
         self.reservations = Reservations(self)
         self.statistics = Statistics()
         self.logs = Logs(self)
+        self.thresholds = Thresholds(self)
         self.buffer = bytearray()
         self.timestamp: tuple[int, float] | None = None
         self.nexuses: set[Nexus] = set()
@@ -96,9 +99,11 @@ class LogicalUnit:
         """Read what is kept with the file: saved mode pages, persistent reservations."""
         await self.modes.load()
         await self.reservations.load()
+        self.thresholds.start()
 
     async def stop(self) -> None:
         """Make what was written durable and give the file back."""
+        await self.thresholds.stop()
         await self.reservations.stop()
         try:
             if self.backing.written:
@@ -120,6 +125,8 @@ class LogicalUnit:
         if attention is LUNS_CHANGED:
             for unit in set(nexus.luns.values()):  # LUICLR of VPD page 86h
                 nexus.clear_attention(unit, attention)
+        elif attention is not None and attention.rank == THRESHOLD_REACHED.rank:
+            self.thresholds.told(nexus)
         return attention
 
     def removal_prevented(self) -> bool:

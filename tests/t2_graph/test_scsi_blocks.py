@@ -82,8 +82,8 @@ def test_more_blocks_than_the_limit_are_refused_and_not_asked_for() -> None:
     rig = Rig(size=64 << 20)
     try:
         most = rig.unit.limits.max_transfer
-        assert len(rig.good(cdb_10(0x28, 0, most))) == most * BS
-        for cdb in (cdb_10(0x28, 0, most + 1), cdb_12(0xAA, 0, most + 1)):
+        assert len(rig.good(cdb_12(0xA8, 0, most))) == most * BS
+        for cdb in (cdb_12(0xA8, 0, most + 1), cdb_12(0xAA, 0, most + 1)):
             sense = rig.sense(cdb)
             assert (sense.key, sense.asc) == (5, 0x24)
         assert rig.target.data_out_length(rig.nexus, 0, cdb_12(0xAA, 0, most + 1)) == 0

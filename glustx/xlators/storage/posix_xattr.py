@@ -31,6 +31,7 @@ from glustx.values import (
 from glustx.xdata import (
     DHT_GET_IATT,
     EMPTY,
+    LIMITS,
     MDATA_KEY,
     NO_PAIRS,
     SET_CTIME_MDATA,
@@ -305,6 +306,8 @@ class PosixXattr(PosixReaddir):
             text = self.options.glusterd_uuid.encode()
         elif key == ZERO_METHOD:
             text = self.zero_method.encode()
+        elif key == LIMITS:
+            text = " ".join(f"{name}={value}" for name, value in sorted(self.limits().items())).encode()
         elif key == _GFIDTOPATH:
             if not self.options.gfid2path and not stat.S_ISDIR(st.st_mode):
                 raise OSError(errno.ENODATA, "option gfid2path is off")
