@@ -7,7 +7,9 @@ from types import ModuleType
 from glustx.scsi import (
     atomic,
     condition,
+    copy_results,
     diagnostics,
+    extended_copy,
     inquiry,
     logs,
     modes,
@@ -34,4 +36,6 @@ ALL: tuple[ModuleType, ...] = (
     provisioning,
     reservations,
     pr_commands,
+    extended_copy,
+    copy_results,
 )

@@ -12,6 +12,7 @@ from glustx.runtime import Reactor
 from glustx.scsi import chapters
 from glustx.scsi.backing import Backing
 from glustx.scsi.config import LunConfig, TargetConfig
+from glustx.scsi.copy_lists import CopyLists
 from glustx.scsi.sense import CAPACITY_CHANGED
 from glustx.scsi.target import Target
 from glustx.scsi.unit import LogicalUnit
@@ -37,6 +38,7 @@ class Gateway:
         self.client = client
         self.units: dict[tuple[str, str], LogicalUnit] = {}
         self.targets: dict[str, Target] = {}
+        self.copies = CopyLists(reactor)
 
     async def start(self, targets: Sequence[TargetConfig]) -> None:
         """Open all units and make the targets; GraphError says which cannot be, and nothing stays open then."""
@@ -53,6 +55,7 @@ class Gateway:
             for nexus in list(target.nexuses.values()):
                 target.lose(nexus)
         self.targets.clear()
+        await self.copies.stop()
         units, self.units = list(self.units.values()), {}
         for unit in units:
             await self._close(unit)
