@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +17,11 @@ from glustx.iscsi.text import encode, parse
 from glustx.rpc.channel import Address
 from glustx.rpc.memory_pair import MemoryNetwork
 from glustx.runtime import ManualReactor
-from glustx.scsi.config import AclConfig, TargetConfig
-from glustx.scsi.sense import Attention, Sense
+from glustx.scsi.config import AclConfig, LunConfig, TargetConfig
+from glustx.scsi.sense import Sense
 from glustx.scsi.target import Target
 from glustx.scsi.task import CHECK_CONDITION, DONE, Result, Task
+from glustx.scsi.unit import LogicalUnit
 
 INITIATOR = "iqn.2026-12.org.example:host"
 TARGET = "iqn.2026-12.org.example:disks"
@@ -92,6 +94,7 @@ class Initiator:
         self.max_cmd_sn = 0
         self.tsih = 0
         self.itt = 100
+        self.numbers: Counter[int] = Counter()  # Data-Ins and R2Ts by task tag
         self._room = memoryview(bytearray(1 << 16))
 
     # -- receiver ---------------------------------------------------------------------------------------------------
@@ -122,9 +125,9 @@ class Initiator:
                 assert not self.max_cmd_sn or (got.max_cmd_sn - self.max_cmd_sn) & MASK < 1 << 31, "MaxCmdSN went back"
                 self.max_cmd_sn = got.max_cmd_sn
             carries = (p.DATA_IN_PDU, p.R2T_PDU)
-            if got.opcode not in carries and not (got.opcode == p.NOP_IN and got.itt == p.NO_TAG):
-                self.see(got.stat_sn)
-            elif got.opcode == p.DATA_IN_PDU and got.flags & p.STATUS:
+            if (got.opcode not in carries and not (got.opcode == p.NOP_IN and got.itt == p.NO_TAG)) or (
+                got.opcode == p.DATA_IN_PDU and got.flags & p.STATUS
+            ):
                 self.see(got.stat_sn)
             self.pdus.append(Pdu(got, raw[head : head + size]))
 
@@ -231,6 +234,7 @@ class Initiator:
     ) -> int:  # fmt: skip
         """Send a SCSI Command and return its tag; data-out is for the caller (or `finish`) to send."""
         itt = changes.pop("itt", None) or self.tag()
+        self.numbers[itt] = 0
         flags = attribute | (p.FINAL if final else 0) | (p.READ if read is not None else 0)
         flags |= p.WRITE if data is not None or immediate_data else 0
         if length is None:
@@ -256,27 +260,22 @@ class Initiator:
     def finish(self, itt: int, data: bytes = b"") -> Answer:
         """Answer R2Ts with `data`, collect Data-Ins, and return how the command ended."""
         got, seen = bytearray(), []
-        data_sn = 0
         while True:
             pdu = self.take()
             seen.append(pdu)
             assert pdu.itt == itt, f"{pdu} is not for {itt:#x}"
             if pdu.opcode == p.R2T_PDU:
-                assert pdu.r2t_sn == data_sn
-                data_sn += 1
                 assert pdu.length <= self.parameters.max_burst
                 self.sequence(itt, pdu.ttt, pdu.offset, data[pdu.offset : pdu.offset + pdu.length])
             elif pdu.opcode == p.DATA_IN_PDU:
-                assert (pdu.data_sn, pdu.offset) == (data_sn, len(got))
+                assert pdu.offset == len(got)
                 assert len(pdu.data) <= self.settings.max_recv
-                data_sn += 1
                 got += pdu.data
                 if pdu.flags & p.STATUS:
                     assert pdu.flags & p.FINAL
                     return Answer(pdu.status, bytes(got), b"", pdu.flags, pdu.residual, seen)
             else:
                 assert pdu.opcode == p.SCSI_RESPONSE, pdu
-                assert pdu.exp_data_sn == data_sn
                 size = int.from_bytes(pdu.data[:2], "big")
                 return Answer(pdu.status, bytes(got), pdu.data[2 : 2 + size], pdu.flags, pdu.residual, seen)
 
@@ -339,7 +338,7 @@ class Disk(Target):
     """A target whose commands are done at once in a bytearray, or held until `let_go`."""
 
     def __init__(self, gateway: Any, config: TargetConfig, blocks: int = 8192, luns: Sequence[int] = (0,)) -> None:
-        units: dict[int, Any] = {lun: _unit() for lun in luns}
+        units = {lun: _unit(gateway, gateway.reactor, lun) for lun in luns}
         super().__init__(gateway, config, units)
         self.bytes = bytearray(blocks * BLOCK)
         self.holding = False
@@ -385,29 +384,13 @@ class Disk(Target):
         return DONE if task.cdb[0] == 0 else Result(CHECK_CONDITION, sense=Sense(5, 0x20))
 
 
-def _unit() -> Any:
-    nothing = lambda *_, **__: None  # noqa: E731
-    unit = SimpleNamespace(
-        nexuses=set(), reservations=SimpleNamespace(nexus_lost=nothing, reset=nothing, held=False),
-        modes=SimpleNamespace(descriptor_sense=False, reset=nothing),
+def _unit(gateway: Any, reactor: Any, lun: int) -> LogicalUnit:
+    """A real unit, for what is held per unit, on a file that nothing is done with."""
+    backing: Any = SimpleNamespace(
+        size=1 << 22, blksize=4096, limits={}, volume="v", volume_id=bytes(16), gfid=bytes([lun & 255]) * 16,
+        path=f"/{lun}", written=False,
     )  # fmt: skip
-    unit = _Unit(**vars(unit))
-    return unit
-
-
-class _Unit(SimpleNamespace):
-    __hash__ = object.__hash__  # type: ignore[assignment]
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def tasks(self) -> list[Task]:
-        return [task for nexus in self.nexuses for task in nexus.tasks.values() if task.unit is self]
-
-    def tell_all(self, attention: Attention, but: Any = None) -> None:
-        for nexus in self.nexuses:
-            if nexus is not but:
-                nexus.raise_attention(self, attention)
+    return LogicalUnit(gateway, LunConfig(path=backing.path), backing, reactor)
 
 
 class World:
@@ -415,11 +398,12 @@ class World:
 
     def __init__(
         self, acls: Sequence[AclConfig] = (), chunk: int = 1 << 16, settings: Settings | None = None,
-        limits: Limits | None = None, luns: Sequence[int] = (0,), discovery_rule: AclConfig | None = None, **config: Any,
+        limits: Limits | None = None, luns: Sequence[int] = (0,), discovery_rule: AclConfig | None = None,
+        **config: Any,
     ) -> None:  # fmt: skip
         self.reactor = ManualReactor()
         self.network = MemoryNetwork(self.reactor, chunk)
-        self.gateway: Any = SimpleNamespace(targets={})
+        self.gateway: Any = SimpleNamespace(targets={}, reactor=self.reactor)
         self.disk = Disk(self.gateway, TargetConfig(name=TARGET, acls=tuple(acls), **config), luns=luns)
         self.gateway.targets[TARGET] = self.disk
         self.server = Server(self.gateway, self.reactor, settings, limits, discovery_rule)
