@@ -141,7 +141,36 @@ def free_port(host: str = "127.0.0.1") -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_gone(pid: int, timeout: float = 10.0) -> bool:
+# Seconds for what comes sooner or later: only a test that fails waits that long.
+PATIENCE = 60.0
+
+
+def pressure() -> float:
+    """Seconds so far in which something on this machine waited for a core or a disk, times the cores; 0 where the
+    kernel does not tell (CONFIG_PSI)."""
+    total = 0
+    for resource in ("cpu", "io"):
+        try:
+            with open(f"/proc/pressure/{resource}") as file:
+                total += int(file.readline().rpartition("=")[2])
+        except OSError:
+            pass
+    return total / 1e6 * (os.cpu_count() or 1)
+
+
+class Stopwatch:
+    """Measures what must not take long on a machine that may be busy with other things."""
+
+    def __init__(self) -> None:
+        self._pressure = pressure()
+        self._began = time.monotonic()
+
+    def seconds(self) -> float:
+        """Seconds since it was made, without those for which the machine had more to do than it could."""
+        return time.monotonic() - self._began - (pressure() - self._pressure)
+
+
+def wait_gone(pid: int, timeout: float = PATIENCE) -> bool:
     """Wait until process `pid`, child or not, has ended; False when it still runs after `timeout` seconds."""
     try:
         handle = os.pidfd_open(pid)
@@ -185,7 +214,7 @@ class Process:
         cwd: str | os.PathLike[str] | None = None,
         stdin: int | None = subprocess.DEVNULL,
         stop_signal: int = signal.SIGTERM,
-        stop_timeout: float = 20.0,
+        stop_timeout: float = PATIENCE,
     ) -> None:
         self.argv = [os.fspath(word) for word in argv]
         self.stop_signal = stop_signal

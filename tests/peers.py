@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.kit import NetNamespace, Process, descendants, free_port, wait_gone, which
+from tests.kit import PATIENCE, NetNamespace, Process, descendants, free_port, wait_gone, which
 
 BRICK_PORT = 49152
 
@@ -512,12 +512,12 @@ def _mount_client(mountpoint: Path) -> int:
     raise AssertionError(f"no client process of {mountpoint}")
 
 
-def wait_until(condition: str, check: object, timeout: float = 60.0) -> None:
+def wait_until(condition: str, check: object, timeout: float = PATIENCE) -> None:
     """Poll `check()` until it is true: for states of a stock client, which tells nobody when it has reconnected."""
     deadline = time.monotonic() + timeout
     while not check():  # type: ignore[operator]
         assert time.monotonic() < deadline, f"not within {timeout} s: {condition}"
-        time.sleep(0.25)
+        time.sleep(0.05)
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ from glustx.xdata import Xdata
 from tests.conformance.brick import O_RDWR, Brick
 from tests.conformance.filesystems import FILE_SYSTEMS, FileSystems, posix_brick, storage
 from tests.every_fop import Script
+from tests.kit import PATIENCE
 
 METHOD = {"ext4": "zero-range", "xfs": "zero-range", "btrfs": "zero-range", "tmpfs": "punch"}
 SHARES = {"xfs", "btrfs"}
@@ -177,7 +178,7 @@ def test_direct_writes_on_a_full_disk(kind: str, volfile: str, folder: Path) -> 
         brick(fops.Release(ballast.fd))
         brick(fops.Release(direct))
     # xfs frees blocks in its own time, btrfs when it commits.
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while os.statvfs(folder).f_bavail < room.f_bavail // 2 and time.monotonic() < deadline:
         fd = os.open(folder, os.O_RDONLY)
         linux.syncfs(fd)

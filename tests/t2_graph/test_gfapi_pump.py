@@ -23,7 +23,7 @@ from glustx.gfapi import Source, Volume
 from glustx.gfapi.pump import Pump
 from glustx.gfapi.watch import EVENT_READ, EVENT_WRITE, SelectorWatch, make_watch
 from glustx.runtime import Lock, TimedOut, Waiter, sleep, spawn
-from tests.kit import ROOT
+from tests.kit import PATIENCE, ROOT, Stopwatch
 from tests.t2_graph.gfapi_faces import MEMORY, fails
 
 DELAYED = (
@@ -173,7 +173,7 @@ def test_what_runs_aside_is_not_waited_for(vol):
     gate = Gate(vol, "release")
     file = vol.create("/f")
     file.close()
-    assert gate.arrived.acquire(timeout=5)
+    assert gate.arrived.acquire(timeout=PATIENCE)
     assert vol.graph.winding == 1
     gate.open()
     vol.stat("/f")
@@ -188,10 +188,10 @@ def test_threads_that_all_wait(vol):
     files = [vol.create(f"/f{i}") for i in range(8)]
     threads = [in_thread(file.stat) for file in files]
     for _ in threads:
-        assert gate.arrived.acquire(timeout=10)
+        assert gate.arrived.acquire(timeout=PATIENCE)
     gate.open()
     for (thread, box), file in zip(threads, files, strict=True):
-        thread.join(10)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
         assert box[0].gfid == file.gfid
     for file in files:
@@ -200,7 +200,7 @@ def test_threads_that_all_wait(vol):
 
 def test_a_call_that_another_threads_call_completes(vol):
     """One thread waits for a lock that another gives back: nothing else wakes it."""
-    began = time.monotonic()
+    watch = Stopwatch()
     with vol.open("/f", "w+b") as one, vol.open("/f", "r+b") as two:
         for _ in range(20):
             one.lock()
@@ -208,10 +208,10 @@ def test_a_call_that_another_threads_call_completes(vol):
             while not vol._pump._calls:
                 time.sleep(0.0005)
             one.unlock()
-            thread.join(10)
+            thread.join(PATIENCE)
             assert box == [None]
             two.unlock()
-    assert time.monotonic() - began < 5  # each wakes the other: none of them sat out SIGNAL_SECONDS
+    assert watch.seconds() < 5  # each wakes the other: none of them sat out SIGNAL_SECONDS
 
 
 def test_the_baton_goes_round():
@@ -237,10 +237,10 @@ def test_the_baton_goes_round():
 
     assert pump.run(short()) == 7
     pump.post(lambda: first.set(1))
-    one[0].join(10)
+    one[0].join(PATIENCE)
     assert one[1] == [1]
     pump.post(lambda: second.set(2))
-    two[0].join(10)
+    two[0].join(PATIENCE)
     assert two[1] == [2]
     pump.close()
 
@@ -308,12 +308,12 @@ def test_ctrl_c_while_another_thread_pumps(own_sigint):
         gate = Gate(vol, "fstat")
         one, two = vol.create("/one"), vol.create("/two")
         thread, box = in_thread(one.stat)
-        assert gate.arrived.acquire(timeout=5)
+        assert gate.arrived.acquire(timeout=PATIENCE)
         threading.Thread(target=lambda: (gate.arrived.acquire(), os.kill(os.getpid(), signal.SIGINT))).start()
         with pytest.raises(KeyboardInterrupt):
             two.stat()
         gate.open()
-        thread.join(10)
+        thread.join(PATIENCE)
         assert box[0].gfid == one.gfid
         gate.held.clear()
         assert two.stat().gfid == two.gfid
@@ -328,21 +328,21 @@ def test_ctrl_c_of_the_holder_hands_the_baton_on(own_sigint):
         box: list[Any] = []
 
         def other() -> None:
-            assert gate.arrived.acquire(timeout=5)
+            assert gate.arrived.acquire(timeout=PATIENCE)
             thread, inner = in_thread(two.stat)
-            assert gate.arrived.acquire(timeout=5)
+            assert gate.arrived.acquire(timeout=PATIENCE)
             os.kill(os.getpid(), signal.SIGINT)
             while gate.cancelled == 0:
                 time.sleep(0.001)
             gate.open()
-            thread.join(10)
+            thread.join(PATIENCE)
             box.extend(inner)
 
         helper = threading.Thread(target=other)
         helper.start()
         with pytest.raises(KeyboardInterrupt):
             one.stat()
-        helper.join(20)
+        helper.join(PATIENCE)
         assert box[0].gfid == two.gfid
         gate.held.clear()
         one.close()
@@ -397,7 +397,7 @@ def test_a_call_that_takes_too_long(vol):
 
 
 def test_a_timeout_that_is_not_reached(vol):
-    assert vol.using(timeout=5).listdir("/") == []
+    assert vol.using(timeout=PATIENCE).listdir("/") == []
     assert not vol._pump._timers
 
 
@@ -427,12 +427,12 @@ def test_an_undo_that_takes_too_long_goes_on_without_its_caller(pump):
             await over
             undone.set()
 
-    began = time.monotonic()
+    watch = Stopwatch()
     with pytest.raises(TimedOut, match=r"work: no answer in 0\.01 s"):
         pump.run(work(), timeout=0.01)
-    assert time.monotonic() - began < 5 and not undone.is_set()
+    assert watch.seconds() < 5 and not undone.is_set()
     pump.post(lambda: over.set(None))
-    assert undone.wait(10)
+    assert undone.wait(PATIENCE)
 
 
 # -- when nobody calls -----------------------------------------------------------------------------------------------
@@ -449,7 +449,7 @@ def test_timers_and_posts_go_on_without_callers(pump):
         ticked.set()
 
     pump.post(lambda: spawn(tick()))
-    assert ticked.wait(10)
+    assert ticked.wait(PATIENCE)
     assert thread_names == ["glustx-pump"]
 
 
@@ -531,10 +531,10 @@ def test_closing_ends_calls_that_wait():
     files = [vol.create(f"/f{i}") for i in range(3)]
     threads = [in_thread(file.stat) for file in files]
     for _ in threads:
-        assert gate.arrived.acquire(timeout=5)
+        assert gate.arrived.acquire(timeout=PATIENCE)
     vol.close()
     for thread, box in threads:
-        thread.join(10)
+        thread.join(PATIENCE)
         assert isinstance(box[0], RuntimeError) and "closed" in str(box[0])
     assert gate.cancelled == 3
     for file in files:
@@ -549,7 +549,7 @@ def test_a_pump_ends_with_its_thread_and_descriptors():
     for _ in range(5):
         with Volume.memory() as vol:
             vol.mkdir("/d")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.005)
     assert threading.active_count() <= before
@@ -566,7 +566,7 @@ def test_a_volume_that_is_dropped_is_collected(closed):
         vol.close()
     ref = weakref.ref(vol._pump)
     del vol
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while ref() is not None and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.01)
@@ -617,7 +617,7 @@ def test_locks_of_the_runtime_between_threads(pump):
 
     threads = [in_thread(lambda n=n: pump.run(work(n))) for n in range(6)]
     for thread, _ in threads:
-        thread.join(20)
+        thread.join(PATIENCE)
     assert [order[i] == order[i + 1] for i in range(0, 12, 2)] == [True] * 6
 
 
@@ -681,7 +681,7 @@ def test_calls_beside_one_that_waits_for_long_leave_nothing_behind(pump):
         pump.run(comes_later(pump))
     assert not pump._queue
     pump.post(lambda: wait.set(None))
-    thread.join(10)
+    thread.join(PATIENCE)
     assert pump.holder is None
 
 

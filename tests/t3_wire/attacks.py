@@ -34,6 +34,7 @@ from glustx.values import (
     new_gfid,
 )
 from glustx.xdata import GFID_REQ, Typed, Xdata, gfuuid
+from tests.kit import PATIENCE
 from tests.t3_wire.test_hostile import Peer
 
 LONG = b"n" * 256
@@ -55,7 +56,7 @@ class Attacker(Peer):
     """
 
     def __init__(
-        self, address: Address, name: str, caller: Caller | None = None, timeout: float = 10.0, client: str = ""
+        self, address: Address, name: str, caller: Caller | None = None, timeout: float = PATIENCE, client: str = ""
     ) -> None:
         super().__init__(_Where(address), timeout)  # type: ignore[arg-type]
         self.name = name

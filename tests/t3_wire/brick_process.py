@@ -20,7 +20,7 @@ from glustx.rpc.channel import Address
 from glustx.values import ROOT_LOC
 from glustx.xlators.storage.posix import prepare_brick
 from tests.conformance.served import served
-from tests.kit import ROOT, Process
+from tests.kit import PATIENCE, ROOT, Process, Stopwatch
 from tests.t3_wire.attacks import Attacker
 
 MIB = 1 << 20
@@ -62,7 +62,7 @@ class BrickProcess:
     def __exit__(self, *_: object) -> None:
         self.process.stop()
 
-    def attacker(self, client: str = "", timeout: float = 10.0) -> Attacker:
+    def attacker(self, client: str = "", timeout: float = PATIENCE) -> Attacker:
         """A client that has not logged in."""
         return Attacker(self.address, self.name, timeout=timeout, client=client)
 
@@ -82,6 +82,7 @@ class Bystander:
     def __init__(self, brick: BrickProcess) -> None:
         self.brick = brick
         self.waits: list[float] = []
+        self.longest = 0.0  # of them, by a Stopwatch
         self._end = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -91,9 +92,10 @@ class Bystander:
             with self.brick.attacker() as peer:
                 peer.login()
                 while True:
-                    began = time.perf_counter()
+                    began, watch = time.perf_counter(), Stopwatch()
                     peer.fop(fops.Stat(ROOT_LOC))
                     self.waits.append(time.perf_counter() - began)
+                    self.longest = max(self.longest, watch.seconds())
                     if self._end.wait(0.005):
                         break
         except BaseException as error:
@@ -105,7 +107,7 @@ class Bystander:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._end.set()
-        self._thread.join(15)
+        self._thread.join(2 * PATIENCE)
         if error is None and self._error is not None:
             raise self._error
 
@@ -126,7 +128,7 @@ def others_served(brick: BrickProcess, what: str) -> Iterator[Bystander]:
     for name, row in (("idle", idle), (what, bystander)):
         print(f"{name:40} {len(row.waits):5} calls, p50 {row.quantile(0.5) * 1e3:7.2f} ms,"
               f" p99 {row.quantile(0.99) * 1e3:7.2f} ms, longest {max(row.waits) * 1e3:7.2f} ms")  # fmt: skip
-    assert max(bystander.waits) < 1.0
+    assert bystander.longest < 1.0
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from glustx.runtime import turn
 from tests.conformance.served import BRICK
 from tests.conformance.served import Served as ServedBrick
 from tests.conformance.test_wire import MEMORY
+from tests.kit import PATIENCE
 from tests.t2_graph.gfapi_faces import Waited
 
 SERVER = """{below}
@@ -144,7 +145,7 @@ def test_mounted_cut_and_used_again(site: Site, face: str) -> None:
             file.lock()
             for _ in range(2):
                 site.cut()
-                end = time.monotonic() + 5
+                end = time.monotonic() + PATIENCE
                 while True:
                     try:
                         assert file.pread(2 << 20, 0) == b"x" * (1 << 20)

@@ -24,6 +24,7 @@ from glustx.gfapi.interrupt import inside, pending, waiting
 from glustx.gfapi.pump import Pump
 from tests.conformance.served import Served, client_volfile, served, server_volfile
 from tests.conformance.test_wire import MEMORY
+from tests.kit import PATIENCE
 
 # A coroutine whose call was interrupted before it began, and files that the interrupted code had no time to close.
 pytestmark = [
@@ -56,7 +57,7 @@ def held(brick: Served) -> tuple[int, int, int]:
 
 def expect_nothing_held(brick: Served, alive: Callable[[], object]) -> None:
     """What the interrupted calls had is given back; `alive` keeps the client busy meanwhile."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE
     while held(brick) != (0, 0, 0):
         gc.collect()
         alive()
@@ -170,7 +171,7 @@ class Volley:
 
     def interrupt(self, step: Callable[[], object]) -> None:
         """Repeat `step` until it is interrupted."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + PATIENCE
         try:
             self._armed.release()
             while time.monotonic() < end:
@@ -295,7 +296,7 @@ def test_beside_other_threads(brick: Served, vol: Volume, seeded: random.Random)
             volley.interrupt(ledger.step)
             seen = list(done)
             # Nobody of this thread pumps now: the baton must be with one of them.
-            end = time.monotonic() + 10
+            end = time.monotonic() + PATIENCE
             while any(now < old + 2 for now, old in zip(done, seen, strict=True)) and not failures:
                 time.sleep(0.001)
                 assert time.monotonic() < end, "a thread does not go on"
@@ -353,7 +354,7 @@ def test_a_task_cancelled_at_every_await(brick: Served, seeded: random.Random) -
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
-            end = time.monotonic() + 10
+            end = time.monotonic() + PATIENCE
             while held(brick) != (0, 0, 0):
                 gc.collect()
                 await vol.exists("/")

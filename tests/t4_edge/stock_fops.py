@@ -83,7 +83,7 @@ def mounted(graph: Path, at: Path, *options: str) -> Iterator[Path]:
     """Stock's FUSE client of a volfile."""
     at.mkdir(exist_ok=True)
     subprocess.run(["glusterfs", "-f", graph, "-l", graph.with_suffix(".log"), *options, at], check=True)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not os.path.ismount(at):
         assert time.monotonic() < deadline, graph.with_suffix(".log").read_text()
         time.sleep(0.05)
@@ -197,7 +197,7 @@ def by_library(graph: Path, newest: bool) -> None:
 
 def by_healing(root: Path) -> None:
     """Opening a file whose copies differ has them compared by their sums."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while b"garbage" in Path(os.environ["DAMAGED"]).read_bytes():
         assert time.monotonic() < deadline, "the damaged copy is not healed"
         (root / "z").read_bytes()

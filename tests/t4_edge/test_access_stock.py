@@ -133,7 +133,7 @@ def test_acls_on_the_mount_and_on_the_disk_are_the_same(tmp_path: Path) -> None:
         assert getfacl(volume.folder / "f").split() == ["user::rw-", "group::---", "other::---"]
         # Done on the disk, seen by the client once it no longer believes what it knows.
         subprocess.run(["setfacl", "-m", "u:2000:r", volume.folder / "f"], check=True)
-        wait_until("the mount shows the ACL", lambda: "user:2000:r--" in getfacl(mount / "f"), timeout=10)
+        wait_until("the mount shows the ACL", lambda: "user:2000:r--" in getfacl(mount / "f"))
 
 
 @pytest.mark.parametrize("option", ["root", "all"])

@@ -19,6 +19,7 @@ import pytest
 
 from glustx.gfapi import Volume
 from tests.brick_check import Layout, content
+from tests.kit import PATIENCE
 from tests.peers import ServedVolume
 from tests.t4_edge.bricks import source
 
@@ -286,7 +287,7 @@ class Crowd:
 
 def wait_for_no_waste(folder: Path) -> None:
     """What was unlinked while it was open, and removed trees, go in the background after a start."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while os.listdir(folder / ".glusterfs/landfill") and time.monotonic() < deadline:
         time.sleep(0.01)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit import NetNamespace, Process, need_peer, which
+from tests.kit import PATIENCE, NetNamespace, Process, need_peer, which
 from tests.peers import StockBrick
 from tests.t4_edge.test_fop_peers import BRICK, LAST_330, NAMES, PROGRAMS, our_brick, our_client, run_stock, script_of
 
@@ -30,7 +30,7 @@ def captured(file: Path) -> Iterator[None]:
     file.touch(mode=0o666)
     with Process(["dumpcap", "-q", "-i", "lo", "-f", "tcp", "-w", str(file)]) as capture:
         # The file's header is written when the capture has begun.
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while not file.exists() or not file.stat().st_size:
             assert time.monotonic() < deadline, capture.log(4096)
             time.sleep(0.02)

@@ -56,7 +56,7 @@ def expect_empty_brick(brick: Path) -> None:
     """No name but .glusterfs is left, and in there no handle but those of the fixed gfids, nothing waiting."""
     assert {entry.name for entry in os.scandir(brick)} <= {".glusterfs", ".trashcan"}
     handles = brick / ".glusterfs"
-    wait_until("the brick has let go of unlinked files", lambda: not leftovers(handles), timeout=20)
+    wait_until("the brick has let go of unlinked files", lambda: not leftovers(handles))
 
 
 def leftovers(handles: Path) -> list[str]:
@@ -417,7 +417,7 @@ def test_two_mounts_see_each_other(peer_volume: Volume, mount: Path, second_moun
     wanted = sorted(b"%03d" % number for number in range(50) for _ in range(2))
     assert sorted((peer_volume.folder / "log").read_bytes().split()) == wanted
     # A mount may show the other's last line late: it keeps attributes for a second.
-    wait_until("both see all lines", lambda: sorted((mount / "log").read_bytes().split()) == wanted, timeout=5)
+    wait_until("both see all lines", lambda: sorted((mount / "log").read_bytes().split()) == wanted)
 
 
 def test_owner_mode_and_times(mount: Path) -> None:
@@ -432,7 +432,7 @@ def test_owner_mode_and_times(mount: Path) -> None:
     changed = info.st_ctime_ns
     with open(path, "ab") as file:
         file.write(b"y")
-    wait_until("mtime has moved", lambda: path.stat().st_mtime_ns > changed, timeout=5)
+    wait_until("mtime has moved", lambda: path.stat().st_mtime_ns > changed)
     old = os.umask(0o027)
     try:
         (mount / "masked").mkdir()

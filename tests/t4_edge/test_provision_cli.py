@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kit import Process
+from tests.kit import Process, Stopwatch
 
 GLUSTX = [sys.executable, "-m", "glustx"]
 SIZE = 256 << 20
@@ -172,11 +171,11 @@ def test_an_interruption_leaves_nothing_behind(served: Served, number: int, code
         if json.loads(line)["transferred"]:
             break
     assert len(names(served) - before) == 1  # the temporary file
-    began = time.monotonic()
+    watch = Stopwatch()
     process.send_signal(number)
     rest = process.stderr.read()
     assert process.wait(20) == code
-    assert time.monotonic() - began < 10
+    assert watch.seconds() < 10
     assert rest.splitlines()[-1] == f"glustx: {served.url('stopped.img')}: {said}; nothing was left behind"
     assert names(served) == before
 

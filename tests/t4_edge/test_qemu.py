@@ -7,12 +7,11 @@ import json
 import os
 import random
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.kit import ROOT, affordable, compile_c, need_peer
+from tests.kit import ROOT, Stopwatch, affordable, compile_c, need_peer
 from tests.peers import Volume
 
 MIB = 1 << 20
@@ -53,9 +52,9 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_create_20_gib_preallocated(peer_volume: Volume, qemu) -> None:
     size = affordable(peer_volume.folder, 20 * GIB)
-    start = time.monotonic()
+    watch = Stopwatch()
     qemu("qemu-img", "create", "-f", "raw", "-o", "preallocation=full", peer_volume.url("a.img"), size, patient=True)
-    seconds = time.monotonic() - start
+    seconds = watch.seconds()
     # Ten seconds of it are glfs_fini's, which is QEMU's habit with every brick.
     assert seconds < 15
     info = os.stat(peer_volume.folder / "a.img")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from glustx.gfapi import Volume
-from tests.kit import Process, free_port, wait_gone
+from tests.kit import PATIENCE, Process, free_port, wait_gone
 from tests.peers import ServedVolume
 
 GLUSTX = [sys.executable, "-m", "glustx"]
@@ -123,7 +123,7 @@ def test_restart(tmp_path: Path, memory: Path) -> None:
 
 def await_log(process: Process, text: str, times: int = 1) -> None:
     """Wait until the process has logged `text`: stderr gives no event."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while process.log().count(text) < times:
         assert time.monotonic() < deadline, process.log()
         time.sleep(0.05)

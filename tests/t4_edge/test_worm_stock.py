@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit import need_peer
+from tests.kit import PATIENCE, need_peer
 from tests.peers import BRICK_VOLFILE, ServedVolume, StockBrick, Volume, stock_mount
 
 OPTIONS = {"worm-file-level": "on", "default-retention-period": "3", "auto-commit-period": "100"}
@@ -65,7 +65,7 @@ def test_the_life_of_a_file(tmp_path: Path, kind: str) -> None:
     with served(kind, brick) as volume, stock_mount(volume, point) as mount:
         file, disk = mount / "f", brick / "f"
         file.write_bytes(b"data")
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while state(disk) != made:  # a mount tells the brick of a close in its own time
             assert time.monotonic() < deadline, state(disk)
             time.sleep(0.05)
