@@ -114,7 +114,7 @@ def warn_of_load(about: dict[str, str]) -> None:
         )
 
 
-def scratch(stack: ExitStack, folder: Path, loop: str | None) -> Path:
-    """A folder for the bricks, on a fresh file system of type `loop` if one is asked for."""
+def scratch(stack: ExitStack, folder: Path, loop: str | None, size: int = 16 << 30) -> Path:
+    """A folder for the bricks, on a fresh file system of type `loop` of `size` bytes if one is asked for."""
     made = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="glustx-versus-", dir=folder)))
-    return stack.enter_context(loop_filesystem(made, loop, 16 << 30)) if loop else made
+    return stack.enter_context(loop_filesystem(made, loop, size)) if loop else made

@@ -94,6 +94,8 @@ def sparse(folder: Path, sizes: Mapping[str, int]) -> Iterator[Path]:
     """Put sparse files of `sizes` bytes through a brick into `folder`, which becomes one."""
     from glustx.gfapi import Volume
 
+    folder.mkdir(exist_ok=True)
+
     with Volume(str(folder)) as volume:
         for name, size in sizes.items():
             with volume.fopen(name, "wb") as file:

@@ -47,8 +47,9 @@ from glustx.values import (
     Flock,
     Iatt,
     Loc,
+    new_gfid,
 )
-from glustx.xdata import LIMITS, Xdata
+from glustx.xdata import GFID_REQ, LIMITS, Xdata, gfuuid
 from glustx.xlator import Wind, Xlator
 
 log = logging.getLogger("glustx.scsi")
@@ -133,7 +134,14 @@ class Backing:
             if stat is not None and not stat.is_dir():
                 raise FopError(errno.ENOTDIR, path)
             loc = Loc(pargfid=parent, name=name, path=path.encode("utf-8", "surrogateescape"))
-            stat = (await child(Lookup(loc=loc, caller=caller))).stat
+            try:
+                stat = (await child(Lookup(loc=loc, caller=caller))).stat
+            except FopError as error:
+                if error.errno != _ENODATA:
+                    raise
+                # It has no gfid: it was put there behind the brick's back.
+                gfid_req = Xdata({GFID_REQ: gfuuid(new_gfid())})
+                stat = (await child(Lookup(loc=loc, xdata=gfid_req, caller=caller))).stat
             parent = stat.gfid
         if stat is None or stat.is_dir():
             raise FopError(errno.EISDIR, path)
