@@ -28,6 +28,7 @@ from glustx.fops import (
     Write,
     Zerofill,
 )
+from glustx.gfapi import leases
 from glustx.gfapi.attrs import (
     Buffer,
     fitting,
@@ -108,6 +109,7 @@ class FileCore:
         self.pos = 0
         self._turnstile = Lock()
         self._owner: Caller | None = None
+        self._lease: leases.Held | None = None
         self._inode = session.hold(fd)
         self._holders = holders or Holders()
         self._holders.count += 1
@@ -452,25 +454,68 @@ class FileCore:
         found = await self._lk(F_GETLK, F_WRLCK if exclusive else F_RDLCK, start, length)
         return None if found.type == F_UNLCK else LockInfo(found)
 
+    # -- leases ------------------------------------------------------------------------------------------------------
+
+    async def lease(
+        self, *, exclusive: bool = True, lease_id: bytes | None = None, recalled: Callable[[], object] | None = None
+    ) -> None:
+        """Take a lease: until it is recalled nobody else changes the file, nor, when it is `exclusive`, reads it.
+
+        Others wait for it from the moment on that it is recalled, and for as long as the brick is patient (a minute,
+        by default); then it is gone. It is also gone when the connection to the brick is. `close` gives it back.
+
+        Args:
+            exclusive: a lease to read and write; else one to read, shared with others.
+            lease_id: 16 bytes that name it; by default random ones. What other open files do conflicts with it, also
+                those of this program, unless they have a lease of the same id.
+            recalled: called once when it has to be given back or is lost, in the midst of the volume's work: it may
+                set an event or the like, and must neither wait nor use the volume.
+
+        Raises:
+            OSError: EPERM when others have a lease, or the file open, that forbids it; ENOSYS when the brick has
+                leases off; EBUSY when this file holds one already.
+        """
+        if self._lease is not None:
+            raise FopError(errno.EBUSY, "the file has a lease")
+        held = await leases.take(self, exclusive, lease_id, recalled)
+        self._lease = held
+        self.top = leases.marking(self.session.top, held.id)
+
+    async def unlease(self) -> None:
+        """Give the lease back; without one nothing happens."""
+        held, self._lease = self._lease, None
+        if held is not None:
+            self.top = self.session.top
+            await leases.give_back(self, held, self.top)
+
+    async def test_lease(self) -> tuple[bool, bool]:
+        """Return whether anybody, this file included, holds a lease to read, and whether one to read and write."""
+        return await leases.ask(self)
+
     # -- end ---------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Close the file; a second call does nothing.
 
-        The locks of this object are free when it returns. What was written is with the brick since `write` returned;
-        to have it on disk is what `fsync` is for.
+        The locks and the lease of this object are free when it returns. What was written is with the brick since
+        `write` returned; to have it on disk is what `fsync` is for.
         """
         if not self.open:
             return
-        self.open = False
-        self.top = _refuse
+        top, self.open, self.top = self.top, False, _refuse
         flush = Flush(fd=self.fd, caller=self._owner or self.caller)
+        error: BaseException | None = None
         try:
             if self.session.mounted and self._owner is not None:
-                await self.session.top(flush)
+                await top(flush)
         finally:
-            wants_flush = self._owner is None and self.flags & O_ACCMODE
-            error = self._let_go(flush if wants_flush else None)
+            wants_flush = flush if self._owner is None and self.flags & O_ACCMODE else None
+            if self._lease is not None and self.session.mounted:
+                # Whoever wants one next finds this file not only without its lease, but not open either.
+                self._holders.count -= 1
+                await self._release(wants_flush, last=not self._holders.count)
+            else:
+                error = self._let_go(wants_flush)
         if error is not None:
             raise error
 
@@ -496,14 +541,17 @@ class FileCore:
 
     async def _release(self, flush: Flush | None, last: bool) -> None:
         top = self.session.top
+        held, self._lease = self._lease, None
         try:
             if flush is not None:
                 # No translator of a client holds writes back, so nobody waits for it; stock's bricks may act on it.
-                await top(flush)
+                await (leases.marking(top, held.id) if held is not None else top)(flush)
         finally:
             try:
                 if last:
                     await top(Release(fd=self.fd, caller=self.caller))
+                if held is not None:
+                    await leases.give_back(self, held, top)
             finally:
                 self.session.graph.inodes.drop(self._inode)
 

@@ -25,7 +25,7 @@ from glustx.gfapi.twins import api
 from glustx.gfapi.url import DEFAULT_PORT
 from glustx.gfapi.volume import VolumeCore
 from glustx.rpc.channel import Address
-from glustx.values import F_UNLCK, F_WRLCK
+from glustx.values import F_UNLCK, F_WRLCK, LEASE_RW
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -352,6 +352,17 @@ def glfs_posix_lock(fd: File, kind: int, start: int, length: int, wait: bool) ->
 def glfs_test_lock(fd: File, kind: int, start: int, length: int) -> LockInfo | None:
     """Return the lock that stands in the way of one, or None: glfs_posix_lock with F_GETLK."""
     return fd.test_lock(exclusive=kind == F_WRLCK, start=start, length=length)
+
+
+def glfs_lease(fd: File, kind: int, lease_id: bytes, recalled: Callable[[], object] | None) -> None:
+    """Take a lease, or give it back: `kind` is GLFS_RD_LEASE (1), GLFS_RW_LEASE (2), or 0 to give it back.
+
+    `recalled` is called when it must be given back; it may not use the volume.
+    """
+    if kind:
+        fd.lease(exclusive=kind == LEASE_RW, lease_id=lease_id, recalled=recalled)
+    else:
+        fd.unlease()
 
 
 def glfs_futimens(fd: File, times: tuple[int, int]) -> None:

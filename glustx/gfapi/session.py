@@ -14,6 +14,7 @@ from glustx.errors import FopCancelled, FopError, GraphError, OptionError
 from glustx.fops import Lookup
 from glustx.gfapi.active import Active
 from glustx.gfapi.errors import mount_error
+from glustx.gfapi.leases import LeaseBook
 from glustx.gfapi.source import Source
 from glustx.graph import Graph, Surroundings
 from glustx.inode import Fd, Inode
@@ -106,6 +107,7 @@ class Session:
         self.volume = source.volume
         self.host = source.host
         self.dentries = Dentries(reactor)
+        self.leases = LeaseBook()
         self.mounted = False
         self._servers: VolumeServers | None = None
         self._text = ""
@@ -190,6 +192,7 @@ class Session:
             raise
         finally:
             graph.listeners.remove(listen)
+        graph.listeners.append(self.leases.hear)
         return graph
 
     async def _start(self, graph: Graph) -> None:
@@ -291,6 +294,7 @@ class Session:
         except BaseException:
             await graph.stop()
             raise
+        self.leases.lost()  # to the bricks this is another client
         log.info("%s: the graph has been replaced, with %d open fds", self, self.active.open_fds)
         self._tasks.start(end_old())
         return True

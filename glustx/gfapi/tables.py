@@ -96,3 +96,6 @@ class FileTable(Face):
     lock = api(FileCore.lock)
     unlock = api(FileCore.unlock)
     test_lock = api(FileCore.test_lock)
+    lease = api(FileCore.lease)
+    unlease = api(FileCore.unlease)
+    test_lease = api(FileCore.test_lease)

@@ -14,7 +14,7 @@ from glustx.errors import FopError
 from glustx.fops import Fop
 from glustx.inode import Fd
 from glustx.runtime import ManualReactor, Waiter, turn
-from glustx.values import ROOT_GFID, Caller, Iatt, Loc
+from glustx.values import LEASE_RW, LEASE_SET, ROOT_GFID, Caller, Iatt, LeaseInfo, Loc
 from glustx.xdata import Xdata
 from glustx.xlators.performance.open_behind import OpenBehind, fds_of, lets
 from tests.fakes import ALL_FOPS, Call, Storage, sample_reply, sample_request, stack
@@ -271,11 +271,19 @@ def test_every_fop_of_the_fd_sends_it_first(cls: type[Fop]) -> None:
 
 @pytest.mark.parametrize("cls", [cls for cls in ALL_FOPS if not fds_of(cls)], ids=lambda cls: cls.name)
 def test_fops_without_an_fd(cls: type[Fop]) -> None:
-    """They cost nothing, but LOOKUP and those that change attributes or names."""
+    """They cost nothing, but LOOKUP, LEASE and those that change attributes or names."""
     bench = Bench()
     passes = bench.graph.root.table[cls] == bench.storage.table[cls]
     adds = cls.name in ("mknod", "mkdir", "symlink", "link", "icreate", "namelink", "put")
-    assert passes is (adds or not (cls is fops.Lookup or cls.effects & (fops.CHANGES_ATTRS | fops.CHANGES_NAMES)))
+    own = cls in (fops.Lookup, fops.Lease)
+    assert passes is (adds or not (own or cls.effects & (fops.CHANGES_ATTRS | fops.CHANGES_NAMES)))
+
+
+def test_a_lease_comes_after_the_open() -> None:
+    bench = Bench()
+    bench.open(A)
+    bench.do(fops.Lease(Loc(gfid=A), LeaseInfo(LEASE_SET, LEASE_RW, b"i" * 16)))
+    assert bench.seen() == ["open", "lease"]
 
 
 def test_an_open_fd_costs_no_coroutine() -> None:

@@ -236,6 +236,12 @@ class OpenBehind(Xlator):
             self._known.pop(loc.gfid, None)
             self._known_before.pop(loc.gfid, None)
 
+    async def lease(self, req: fops.Lease) -> fops.LeaseReply:
+        """Send the OPENs first: afterwards they would wait for the very lease that this client holds."""
+        await self._deferrals.before(req)
+        reply: fops.LeaseReply = await self.child(req)
+        return reply
+
     # -- life --------------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
