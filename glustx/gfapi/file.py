@@ -466,8 +466,9 @@ class FileCore:
 
         Args:
             exclusive: a lease to read and write; else one to read, shared with others.
-            lease_id: 16 bytes that name it; by default random ones. What other open files do conflicts with it, also
-                those of this program, unless they have a lease of the same id.
+            lease_id: 16 bytes that name it, of which stock's bricks take those up to the first zero, which there must
+                be; by default random ones. What other open files do conflicts with it, also those of this program,
+                unless they have a lease of the same id.
             recalled: called once when it has to be given back or is lost, in the midst of the volume's work: it may
                 set an event or the like, and must neither wait nor use the volume.
 

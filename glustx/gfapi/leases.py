@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import logging
 import os
@@ -85,7 +86,7 @@ class LeaseBook:
 
 async def take(file: FileCore, exclusive: bool, lease_id: bytes | None, recalled: Recalled | None) -> Held:
     """Take a lease for an open file; see `FileCore.lease`."""
-    id_ = os.urandom(_ID_SIZE) if lease_id is None else bytes(lease_id)
+    id_ = _fresh() if lease_id is None else bytes(lease_id)
     if len(id_) != _ID_SIZE or not any(id_):
         raise FopError(errno.EINVAL, f"a lease id is {_ID_SIZE} bytes, not all of them 0")
     # A recall may overtake the answer.
@@ -122,6 +123,11 @@ def marking(
         return top(msgspec.structs.replace(req, xdata=req.xdata.asking(mark)))
 
     return marked
+
+
+def _fresh() -> bytes:
+    # Stock's bricks compare lease ids as C strings: one without a zero at its end is never found again.
+    return base64.urlsafe_b64encode(os.urandom(11))[: _ID_SIZE - 1].ljust(_ID_SIZE, b"\0")
 
 
 def _request(file: FileCore, cmd: int, type_: int, id_: bytes) -> Lease:
