@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from glustx.iscsi.keys import number
 
-# CHAP_A: RFC 7143 12.1.4 and the IANA registry of PPP authentication algorithms. The best last.
+# CHAP_A: RFC 7143 12.1.4 and the IANA registry of PPP authentication algorithms. The initiator's order counts.
 ALGORITHMS: dict[int, str] = {5: "md5", 6: "sha1", 7: "sha256", 8: "sha3_256"}
 CHALLENGE_LIMIT = 1024
 
@@ -100,7 +100,7 @@ class ChapTarget:
                 known.append(number(text))
             except ValueError:
                 continue
-        self._algorithm = max((each for each in known if each in ALGORITHMS), default=0)
+        self._algorithm = next((each for each in known if each in ALGORITHMS), 0)
         if not self._algorithm:
             raise ChapError("no algorithm that we know")
         self._identifier = self._random(1)[0]

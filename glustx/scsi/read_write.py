@@ -18,7 +18,7 @@ from glustx.scsi.commands import (
     extent_16,
     extent_of,
 )
-from glustx.scsi.medium import read_failed, too_long, whole_blocks, write_failed
+from glustx.scsi.medium import read_failed, too_long, write_failed
 from glustx.scsi.task import DONE, GOOD, Piece, Result, Task
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ async def write_blocks(unit: LogicalUnit, task: Task, lba: int, count: int, dura
     data = task.data
     size = count << unit.shift
     if len(data) != size:
-        data = whole_blocks(data, size, unit.shift)
+        # To the byte: of a truncated transfer what came is written, and GOOD says no more (FCP-4 9.4.2).
+        data = memoryview(data)[:size]
     if len(data):
         try:
             await unit.backing.write(lba << unit.shift, data, durable)
