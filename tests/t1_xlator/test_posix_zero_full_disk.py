@@ -164,10 +164,10 @@ def test_huge_offsets_are_answered_at_once(disk, fd, method):
 
 
 def test_threads_write_disjoint_ranges_of_one_fd(disk, fd, seeded):
-    """8 threads, 1000 rounds, method writes: only their ranges are zero. Holes and growth are in it, too."""
+    """8 threads, 300 rounds, method writes: only their ranges are zero. Holes and growth are in it, too."""
     threads, part = 8, 4096 + 1000
     with ThreadPoolExecutor(threads) as pool:
-        for number in range(1000):
+        for number in range(300):
             expected = bytearray(threads * part)
             os.ftruncate(fd, 0)
             for _ in range(3):
@@ -192,7 +192,7 @@ def test_threads_write_disjoint_ranges_of_one_fd(disk, fd, seeded):
 def test_threads_race_for_the_last_space(disk, fd, method):
     """Who fails leaves nothing behind, who succeeds loses nothing to the undo of the others."""
     threads, size = 8, 2 * MIB
-    for _ in range(6):
+    for _ in range(3):
         os.ftruncate(fd, 0)
         disk.leave(32 * MIB)
         mark = b"mark" * 25
@@ -314,7 +314,7 @@ def property_test(examples: int):
 
 
 def test_all_or_nothing(disk):
-    property_test(40)(disk)
+    property_test(25)(disk)
 
 
 @pytest.mark.long

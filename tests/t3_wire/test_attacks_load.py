@@ -43,7 +43,7 @@ from tests.t3_wire.brick_process import MIB, BrickProcess, others_served
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs /proc")
 
-MANY = 100_000
+MANY = 70_000
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +103,8 @@ def test_locks_on_one_inode(brick: BrickProcess, attacker: Attacker) -> None:
     here = file_of(attacker, "locked")
     before = brick.resident()
     with others_served(brick, "inodelks on one inode"):
-        locks = (fops.Inodelk(here, b"d", F_SETLK, F_WRLCK, flock(n)) for n in range(6000))
-        assert answers(attacker, locks) == {0: 4096, errno.ENOLCK: 1904}
+        locks = (fops.Inodelk(here, b"d", F_SETLK, F_WRLCK, flock(n)) for n in range(4600))
+        assert answers(attacker, locks) == {0: 4096, errno.ENOLCK: 504}
     assert brick.resident() - before < 32 * MIB
     with brick.attacker() as other:
         other.login()  # what is full for one is not for another
@@ -115,8 +115,8 @@ def test_locks_on_names(brick: BrickProcess, attacker: Attacker) -> None:
     here = Loc(gfid=attacker.made(fops.Mkdir(at(b"locked-dir"), 0o755, xdata=new())))
     before = brick.resident()
     with others_served(brick, "entrylks in one folder"):
-        locks = (fops.Entrylk(here, b"d", ENTRYLK_LOCK_NB, ENTRYLK_WRLCK, b"%d" % n) for n in range(6000))
-        assert answers(attacker, locks) == {0: 4096, errno.ENOLCK: 1904}
+        locks = (fops.Entrylk(here, b"d", ENTRYLK_LOCK_NB, ENTRYLK_WRLCK, b"%d" % n) for n in range(4600))
+        assert answers(attacker, locks) == {0: 4096, errno.ENOLCK: 504}
     assert brick.resident() - before < 32 * MIB
 
 
@@ -125,18 +125,18 @@ def test_posix_locks(brick: BrickProcess, attacker: Attacker) -> None:
     fd = Fd(here.gfid, 2)
     attacker.fop(fops.Open(here, fd, 2))
     with others_served(brick, "posix locks on one file"):
-        locks = (fops.Lk(fd, F_SETLK, F_WRLCK, flock(n)) for n in range(5000))
-        assert answers(attacker, locks) == {0: 4096, errno.ENOLCK: 904}
+        locks = (fops.Lk(fd, F_SETLK, F_WRLCK, flock(n)) for n in range(4600))
+        assert answers(attacker, locks) == {0: 4096, errno.ENOLCK: 504}
 
 
-def test_a_hundred_thousand_locks_in_all(brick: BrickProcess, attacker: Attacker) -> None:
+def test_locks_in_all(brick: BrickProcess, attacker: Attacker) -> None:
     """Locks may be asked for on gfids that nobody has looked up: those are counted as well."""
     before = brick.resident()
     gfids = [os.urandom(16) for _ in range(25)]
-    with others_served(brick, "100,000 locks"):
+    with others_served(brick, "locks in all"):
         locks = (fops.Inodelk(Loc(gfid=gfids[n % 25]), b"d%d" % n, F_SETLK, F_WRLCK, flock(n)) for n in range(MANY))
         found = answers(attacker, locks, 500)
-    assert found[errno.ENOLCK] == MANY - found[0] and found[0] <= 65536, found
+    assert found[errno.ENOLCK] == MANY - found[0] and 0 < found[0] <= 65536 < MANY, found
     taken = brick.resident() - before
     print(f"{found[0]} locks take {taken / MIB:.0f} MiB")
     assert taken < 160 * MIB
@@ -213,8 +213,8 @@ def test_xattrs(brick: BrickProcess, attacker: Attacker) -> None:
             attacker, (fops.Setxattr(here, Xdata({b"user.%06d" % n: os.urandom(200)})) for n in range(3000))
         )
         assert set(found) <= {0, errno.ENOSPC, errno.E2BIG, errno.EDQUOT}, found
-        asked = (fops.Getxattr(here, b"user.missing-%d" % n) for n in range(20_000))
-        assert answers(attacker, asked) == {errno.ENODATA: 20_000}
+        asked = (fops.Getxattr(here, b"user.missing-%d" % n) for n in range(8_000))
+        assert answers(attacker, asked) == {errno.ENODATA: 8_000}
     assert brick.resident() - before < 32 * MIB
 
 
@@ -223,8 +223,8 @@ def test_names_that_are_not_there(brick: BrickProcess, attacker: Attacker) -> No
     assert answers(attacker, (fops.Stat(Loc(gfid=os.urandom(16))) for _ in range(2000))) == {errno.ESTALE: 2000}
     before = brick.resident()
     with others_served(brick, "gfids that are not there"):
-        assert answers(attacker, (fops.Stat(Loc(gfid=os.urandom(16))) for _ in range(20_000))) == {errno.ESTALE: 20_000}
-        assert answers(attacker, (fops.Lookup(at(b"%d" % n)) for n in range(20_000))) == {errno.ENOENT: 20_000}
+        assert answers(attacker, (fops.Stat(Loc(gfid=os.urandom(16))) for _ in range(8_000))) == {errno.ESTALE: 8_000}
+        assert answers(attacker, (fops.Lookup(at(b"%d" % n)) for n in range(8_000))) == {errno.ENOENT: 8_000}
     assert brick.resident() - before < 8 * MIB
 
 

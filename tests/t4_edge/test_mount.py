@@ -25,7 +25,6 @@ import pytest
 from tests.kit import need_peer
 from tests.peers import Volume, stock_mount, wait_until
 
-FILES = 20_000
 RESERVED_GFID = re.compile(r"00000000-0000-0000-0000-0000000000[0-9a-f]{2}")
 
 
@@ -103,12 +102,13 @@ def answers(path: Path) -> bool:
 
 
 @pytest.mark.timeout(900)
-def test_tree_survives_a_brick_restart(make_volume, tmp_path: Path) -> None:
+@pytest.mark.parametrize("files", [1_500, pytest.param(20_000, marks=pytest.mark.long)])
+def test_tree_survives_a_brick_restart(make_volume, files: int, tmp_path: Path, seeded: random.Random) -> None:
     need_peer("mount.glusterfs", "/dev/fuse", "diff")
     brick, source, point = tmp_path / "brick", tmp_path / "source", tmp_path / "mnt"
     brick.mkdir()
     point.mkdir()
-    make_tree(source, FILES, seed=random.randrange(2**32))
+    make_tree(source, files, seed=seeded.randrange(2**32))
     with make_volume(brick) as volume, stock_mount(volume, point, deadline=800) as mounted:
         copy = mounted / "copy"
         subprocess.run(["cp", "-a", source, copy], check=True)
@@ -504,7 +504,7 @@ def test_large_file_and_mmap(mount: Path, peer_volume: Volume, tmp_path: Path) -
 def test_a_folder_with_many_entries(mount: Path) -> None:
     folder = mount / "many"
     folder.mkdir()
-    names = {f"entry-{number}-{'x' * (number % 100)}" for number in range(3000)}
+    names = {f"entry-{number}-{'x' * (number % 100)}" for number in range(1500)}
     for name in names:
         (folder / name).touch()
     listed = os.listdir(folder)
