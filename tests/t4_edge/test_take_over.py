@@ -7,7 +7,9 @@ import hashlib
 import os
 import random
 import re
+import shutil
 import stat
+import struct
 import subprocess
 import uuid
 from collections.abc import Callable
@@ -30,6 +32,17 @@ ODD = (
     *(b".hidden", b"'quoted\"", b"back\\slash", b"$HOME", b"...", b"~"),
 )
 MIB = 1 << 20
+# Owner rw, user 1000 r, group r, mask rw, others r.
+ACL = struct.pack("<I", 2) + b"".join(
+    struct.pack("<HHI", tag, may, who)
+    for tag, may, who in (
+        (1, 6, 0xFFFFFFFF),
+        (2, 4, 1000),
+        (4, 4, 0xFFFFFFFF),
+        (16, 6, 0xFFFFFFFF),
+        (32, 4, 0xFFFFFFFF),
+    )
+)
 
 
 def fill(root: bytes, files: int) -> None:
@@ -74,7 +87,59 @@ def fill(root: bytes, files: int) -> None:
             file.write(name * 100)
     os.link(os.path.join(root, b"twin"), os.path.join(root, b"twin2"))
     os.mkdir(os.path.join(root, b"doomed-dir"))
+    guarded = os.path.join(root, b"guarded")
+    os.mkdir(guarded)
+    os.setxattr(guarded, "system.posix_acl_default", ACL)
+    for name in (b"heir", b"own"):
+        with open(os.path.join(guarded, name), "wb") as file:
+            file.write(name)
+    os.mkdir(os.path.join(guarded, b"heirs"))
+    os.setxattr(os.path.join(guarded, b"own"), "system.posix_acl_access", ACL)
+    os.setxattr(os.path.join(guarded, b"own"), "trusted.of-root", b"only")
     os.makedirs(os.path.join(root, b"moves/inner/most"))
+
+
+def linked(root: bytes) -> list[list[bytes]]:
+    """The names of each file that has several, but for the twins, in order."""
+    found: dict[int, list[bytes]] = {}
+    for top, _, names_ in os.walk(root):
+        for name in names_:
+            path = os.path.join(top, name)
+            st = os.lstat(path)
+            if stat.S_ISREG(st.st_mode) and st.st_nlink > 1 and not name.startswith(b"twin"):
+                found.setdefault(st.st_ino, []).append(path)
+    return sorted(map(sorted, found.values()))
+
+
+def relink(root: bytes, mark: bytes) -> None:
+    """What can happen to one name of several; a name more is there afterwards."""
+    moved, same, again, third = linked(root)[:4]
+    os.rename(moved[0], os.path.join(root, mark + b"-moved"))
+    os.rename(same[0], same[1])  # both stay: they are the same file
+    os.unlink(again[0])
+    os.link(again[1], os.path.join(root, mark + b"-again"))
+    os.link(third[0], os.path.join(root, mark + b"-third"))
+    os.rename(os.path.join(root, mark + b"-third"), os.path.join(root, b"odd", mark + b"-third"))
+
+
+def replace_one_of_several(root: bytes) -> None:
+    """Take a name from a file that has another. Stock's bricks forget to take it out of its gfid2path xattrs."""
+    names_ = linked(root)[4]
+    with open(os.path.join(root, b"new"), "wb") as file:
+        file.write(b"new")
+    os.rename(os.path.join(root, b"new"), names_[1])
+
+
+def change_again(root: bytes) -> None:
+    """Move and remove what `change` has made and moved: who does it finds it by what the other has written."""
+    relink(root, b"again")
+    os.rename(os.path.join(root, b"made"), os.path.join(root, b"odd/moved/inner/made"))
+    os.rename(os.path.join(root, b"odd/moved/inner"), os.path.join(root, b"inner"))
+    os.unlink(os.path.join(root, b"twin2"))
+    os.rename(os.path.join(root, b"twin3"), os.path.join(root, b"guarded/heirs/twin"))
+    os.setxattr(os.path.join(root, b"guarded/heir"), "system.posix_acl_access", ACL)
+    shutil.rmtree(os.path.join(root, b"odd/moved"))
+    os.unlink(os.path.join(root, b"inner/made/file"))
 
 
 def change(root: bytes) -> None:
@@ -112,6 +177,7 @@ def change(root: bytes) -> None:
     os.chmod(at(b"odd/moved/inner"), 0o700)
     os.chown(at(b"away"), 5, 6, follow_symlinks=False)
     os.utime(at(b"odd/moved/inner/most"), ns=(10**18, 10**18 + 1))
+    relink(root, b"changed")
 
 
 Seen = dict[bytes, tuple[object, ...]]
@@ -139,8 +205,27 @@ def seen(root: bytes) -> Seen:
         }
         found[os.path.relpath(path, root)] = (
             st.st_ino, st.st_mode, st.st_uid, st.st_gid, st.st_nlink, st.st_size, st.st_rdev, blocks,
-            st.st_mtime_ns, st.st_ctime_ns, inner, xattrs,
+            st.st_atime_ns, st.st_mtime_ns, st.st_ctime_ns, inner, xattrs,
         )  # fmt: skip
+    return found
+
+
+def holes(folder: Path) -> dict[str, list[tuple[int, int]]]:
+    """Where the data is in every file of a brick that has holes."""
+    found = {}
+    for path in names(folder):
+        st = path.lstat()
+        if stat.S_ISREG(st.st_mode) and st.st_blocks * 512 < st.st_size:
+            with open(path, "rb") as file:
+                at, parts = 0, []
+                while at < st.st_size:
+                    try:
+                        start = os.lseek(file.fileno(), at, os.SEEK_DATA)
+                    except OSError:  # ENXIO: no more
+                        break
+                    at = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+                    parts.append((start, at))
+            found[str(path.relative_to(folder))] = parts
     return found
 
 
@@ -187,9 +272,9 @@ def mounted(volume: Volume, work: Path, visit: Callable[[bytes], object]) -> See
     point = work / "mnt"
     point.mkdir(exist_ok=True)
     if visit is not nothing:
-        with stock_mount(volume, point, deadline=500) as root:
+        with stock_mount(volume, point, ["acl"], deadline=500) as root:
             visit(os.fsencode(root))
-    with stock_mount(volume, point, deadline=500) as root:
+    with stock_mount(volume, point, ["acl"], deadline=500) as root:
         return seen(os.fsencode(root))
 
 
@@ -237,24 +322,33 @@ def there_and_back(brick: Path, work: Path, files: int) -> None:
         filled = mounted(volume, work, lambda root: fill(root, files))
     volume_id = os.getxattr(brick, "trusted.glusterfs.volume-id")
     settled(brick)
-    by_stock, disk = content(Layout(brick)), dump(brick)
+    by_stock, disk, data = content(Layout(brick)), dump(brick), holes(brick)
+    assert len(data["sparse"]) == 2
     with ServedVolume(brick, "v1") as volume:
         compare(filled, mounted(volume, work, nothing))
     assert dump(brick) == disk and content(Layout(brick)) == by_stock, "being served has changed something"
+    assert holes(brick) == data
     every_fop(brick)
     settled(brick)
     assert {path: facts for path, facts in dump(brick).items() if path != str(brick)} == {
         path: facts for path, facts in disk.items() if path != str(brick)
     }
     with ServedVolume(brick, "v1") as volume:
-        changed = mounted(volume, work, change)
+        changed = mounted(volume, work, lambda root: (change(root), replace_one_of_several(root)))
     settled(brick)
-    assert len(changed) == len(filled) - 4 + 6 and changed != filled
-    disk = dump(brick)
+    assert len(changed) == len(filled) - 4 + 6 + 1 and changed != filled
+    disk, data = dump(brick), holes(brick)
     with stock_again(brick, volume_id) as volume:
         compare(changed, mounted(volume, work, nothing))
     assert dump(brick) == disk, "stock has had something to repair"
+    assert holes(brick) == data
     assert os.getxattr(brick, "trusted.glusterfs.volume-id") == volume_id
+    settled(brick)
+    with stock_again(brick, volume_id) as volume:
+        changed = mounted(volume, work, change_again)
+    settled(brick)
+    with ServedVolume(brick, "v1") as volume:
+        compare(changed, mounted(volume, work, nothing))
     settled(brick)
 
 
