@@ -7,11 +7,12 @@ clock are in memory, so a script runs the same way every time.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import struct
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from glustx import fops, xdata
@@ -380,13 +381,27 @@ class World:
         self.reactor.wait(self.graph.stop())
 
 
-def brick(data: bytes) -> None:
-    """Calls of a client that has been let in: each is answered, waits for a lock, or ends the connection."""
+@contextlib.contextmanager
+def watched() -> Iterator[None]:
+    """Fail when the block logs an error, and keep the log to ourselves."""
     alarm = Alarm()
     logger = logging.getLogger("glustx")
     logger.addHandler(alarm)
     propagate, logger.propagate = logger.propagate, False
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
+        yield
+    finally:
+        logging.disable(disabled)
+        logger.removeHandler(alarm)
+        logger.propagate = propagate
+    assert not alarm.found, alarm.found[0]
+
+
+def brick(data: bytes) -> None:
+    """Calls of a client that has been let in: each is answered, waits for a lock, or ends the connection."""
+    with watched():
         world = World()
         script = Script(data)
         for _ in range(_STEPS):
@@ -401,7 +416,3 @@ def brick(data: bytes) -> None:
         unanswered = [codec for _, codec in world.client.waiting.values() if codec is not None]
         assert world.client.closed or len(unanswered) <= runs, f"no answer to {unanswered}"
         world.end()
-    finally:
-        logger.removeHandler(alarm)
-        logger.propagate = propagate
-    assert not alarm.found, alarm.found[0]

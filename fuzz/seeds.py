@@ -52,7 +52,8 @@ def _small() -> Iterator[bytes]:
     for number in range(len(targets._BODIES)):
         yield targets.tagged(targets.body, bytes([number]) + bytes(64))
     for number in range(20):
-        yield targets.tagged(targets.brick, random.Random(number).randbytes(1500))
+        for target in (targets.brick, targets.liar):
+            yield targets.tagged(target, random.Random(number).randbytes(1500))
     yield targets.tagged(targets.texts, _VOLFILE)
     yield targets.tagged(targets.texts, _ACL)
     yield targets.tagged(targets.texts, b"u::rwx,g::r-x,o::r--,u:7:r--,m::rwx")

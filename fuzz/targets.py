@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fuzz.brick import brick as brick
+from fuzz.liar import liar as liar
 from glustx import volfile
 from glustx.errors import FopError
 from glustx.inode import ANONYMOUS_FD, Fd
@@ -242,7 +243,7 @@ def texts(data: bytes) -> None:
 
 
 TARGETS: tuple[Callable[[bytes], None], ...] = (
-    record, header, connection, call, reply, dict_400, dict_330, body, texts, brick,
+    record, header, connection, call, reply, dict_400, dict_330, body, texts, brick, liar,
 )  # fmt: skip
 
 

@@ -31,6 +31,14 @@ class FopError(Exception):
         return f"{name}: {self.text or os.strerror(self.errno)}"
 
 
+_LAST_ERRNO = 4095
+
+
+def told(code: int, text: str = "", xdata: Xdata | None = None) -> FopError:
+    """Return the failure that a peer tells of, EIO where its errno is none."""
+    return FopError(code if 0 < code <= _LAST_ERRNO else _errno.EIO, text, xdata)
+
+
 class FopCancelled(BaseException):
     """Thrown into a suspended fop when its caller is gone or its deadline has passed.
 

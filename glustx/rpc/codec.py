@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from glustx import fops
-from glustx.errors import FopError
+from glustx.errors import FopError, told
 from glustx.fops import Fop, Reply
 from glustx.inode import ANONYMOUS_FD, Fd
 from glustx.rpc.xdr import XdrError
@@ -320,7 +320,6 @@ _NAMES: dict[str, Any] = {
     "EMPTY": EMPTY,
     "Fd": Fd,
     "Flock": Flock,
-    "FopError": FopError,
     "LeaseInfo": LeaseInfo,
     "Loc": Loc,
     "NULL_GFID": NULL_GFID,
@@ -328,6 +327,7 @@ _NAMES: dict[str, Any] = {
     "XdrError": XdrError,
     "astuple": msgspec.structs.astuple,
     "opaque": opaque,
+    "told": told,
     "put_flock": put_flock,
     "put_locks": put_locks,
     "read_flock": read_flock,
@@ -551,7 +551,7 @@ def _make_decode_reply(cls: type[Fop], layout: Layout) -> Callable[..., tuple[Re
     src.add("if pos + 8 > end: raise XdrError('record cut short')")
     src.add(f"op_ret, op_errno = {head}.unpack_from(buf, pos)")
     src.add("pos += 8")
-    failed = "if op_ret < 0: raise FopError(op_errno, name, xdata or None)"
+    failed = "if op_ret < 0: raise told(op_errno, name, xdata or None)"
     if not layout.xdata_last:
         src.add("xdata, pos = read_xdata(buf, pos, end)")
         src.add(failed)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from glustx import fops
-from glustx.errors import FopError
+from glustx.errors import FopError, told
 from glustx.fops import FOPS, DirEntry, Fop, ReaddirReply, ReadReply, Reply
 from glustx.rpc.codec import (
     _REPLY_HEAD,
@@ -93,7 +93,7 @@ def _decode_read_reply(buf: Any, pos: int, end: int, memo: XdataMemo) -> tuple[R
     op_ret, op_errno = values[0], values[1]
     xdata, start = read_xdata(buf, pos + 160, end)
     if op_ret < 0:
-        raise FopError(op_errno, "read", xdata or None)
+        raise told(op_errno, "read", xdata or None)
     if end - start != op_ret:
         raise XdrError(f"READ reply of {op_ret} bytes carries {end - start}")
     data = bytes(memoryview(buf)[start:end])
@@ -186,7 +186,7 @@ def _decode_list(buf: Any, pos: int, end: int, plus: bool, fop: str) -> tuple[Re
     op_ret, op_errno = struct.unpack_from(">ii", buf, pos)
     xdata, pos = read_xdata(buf, pos + 8, end)
     if op_ret < 0:
-        raise FopError(op_errno, fop, xdata or None)
+        raise told(op_errno, fop, xdata or None)
     entries: list[DirEntry] = []
     while True:
         if pos + 4 > end:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
 
-from glustx.errors import FopError
+from glustx.errors import FopError, told
 from glustx.rpc import dict_v1, message
 from glustx.rpc import programs as p
 from glustx.rpc.channel import Address, Channel, Network
@@ -194,7 +194,7 @@ class VolumeServers:
         except (OSError, XdrError) as error:
             raise _failed(error, address) from None
         if reply.op_ret < 0:
-            code = reply.op_errno or errno.ENOENT
+            code = told(reply.op_errno or errno.ENOENT).errno
             what = "no such volume, or it is not started" if code == errno.ENOENT else os.strerror(code)
             raise FopError(code, f"volume server {address}: {what}")
         self._learn(reply.xdata)
@@ -392,5 +392,5 @@ async def volume_id(network: Network, reactor: Reactor, address: Address, volume
     except (OSError, XdrError, TimedOut) as error:
         raise FopError(errno.ENOTCONN, f"volume server {_failed(error, address).text}") from None
     if reply.op_ret < 0:
-        raise FopError(reply.op_errno or errno.ENOENT, f"volume server {address}: {reply.errstr or 'no such volume'}")
+        raise told(reply.op_errno or errno.ENOENT, f"volume server {address}: {reply.errstr or 'no such volume'}")
     return dict_v1.text(reply.pairs, b"volume_id")

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from glustx import fops
-from glustx.errors import FopError
+from glustx.errors import FopError, told
 from glustx.fops import DirEntry, Fop, ReaddirReply, ReadReply, Reply
 from glustx.rpc import programs as p
 from glustx.rpc.codec import (
@@ -92,7 +92,7 @@ def _decode_read_reply(buf: Any, pos: int, end: int, memo: XdataMemo) -> tuple[R
     op_ret, op_errno, *stat, _ = _READ_REPLY.unpack_from(buf, pos)
     xdata, start = read_xdata(buf, pos + _READ_REPLY.size, end)
     if op_ret < 0:
-        raise FopError(op_errno, "read", xdata or None)
+        raise told(op_errno, "read", xdata or None)
     if end - start != op_ret:
         raise XdrError(f"READ reply of {op_ret} bytes carries {end - start}")
     data = bytes(memoryview(buf)[start:end])
@@ -170,7 +170,7 @@ def _decode_list(buf: Any, pos: int, end: int, plus: bool, fop: str) -> tuple[Re
         entries.append(DirEntry(ino, off, kind, name, known, xattrs, stat.gfid))
     xdata, _ = read_xdata(buf, pos, end)
     if op_ret < 0:
-        raise FopError(op_errno, fop, xdata or None)
+        raise told(op_errno, fop, xdata or None)
     return ReaddirReply(tuple(entries), op_errno == errno.ENOENT, xdata=xdata), None
 
 

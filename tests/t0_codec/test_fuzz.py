@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -26,7 +27,7 @@ def test_seeds_are_taken() -> None:
 
 
 def test_mutations(seeded: random.Random) -> None:
-    corpus = [data for data in seeds.seeds() if data[:1] != targets.tagged(targets.brick, b"")]
+    corpus = [data for data in seeds.seeds() if data[0] < len(targets.TARGETS) - 2]
     for _ in range(4000):
         data = bytearray(seeded.choice(corpus))
         for _ in range(seeded.randrange(1, 5)):
@@ -45,13 +46,14 @@ def test_mutations(seeded: random.Random) -> None:
             pytest.fail(f"{error!r} of {bytes(data).hex()}")
 
 
-def test_calls_to_a_whole_brick(seeded: random.Random) -> None:
-    for _ in range(25):
+@pytest.mark.parametrize("target", [targets.brick, targets.liar])
+def test_whole_conversations(target: Callable[[bytes], None], seeded: random.Random) -> None:
+    for _ in range(20):
         data = seeded.randbytes(1500)
         try:
-            targets.brick(data)
+            target(data)
         except Exception as error:
-            pytest.fail(f"{error!r} of {targets.tagged(targets.brick, data).hex()}")
+            pytest.fail(f"{error!r} of {targets.tagged(target, data).hex()}")
 
 
 @pytest.mark.parametrize("name", FINDINGS)

@@ -30,6 +30,7 @@ from glustx.runtime import Waiter, spawn
 from glustx.values import ENTRYLK_UNLOCK, F_GETLK, F_SETLK, F_UNLCK, Loc
 from glustx.xdata_memo import XdataMemo
 from glustx.xlator import ALL, Event, Xlator, handles
+from glustx.xlators.protocol.client_answers import INCREDIBLE
 from glustx.xlators.protocol.client_link import ClientLink, Unanswered, text_of
 from glustx.xlators.protocol.client_locks import LockBook
 from glustx.xlators.protocol.tls_options import TlsOptions
@@ -185,6 +186,7 @@ class Client(Xlator):
         waiter: Waiter[tuple[Reply, int | None]] = Waiter()
         decode = codec.decode_reply
         memo = self.memo
+        incredible = INCREDIBLE.get(type(req))
 
         def reply_to(view: memoryview | None, pos: int, end: int, error: Exception | None) -> None:
             if view is None:
@@ -195,7 +197,10 @@ class Client(Xlator):
                 waiter.fail(Unanswered(errno.ENOTCONN, why))
                 return
             try:
-                waiter.set(decode(view, pos, end, memo))
+                answer = decode(view, pos, end, memo)
+                if incredible is not None and incredible(req, answer[0]):
+                    raise XdrError("more than was asked for")
+                waiter.set(answer)
             except FopError as failure:
                 waiter.fail(failure)
             except Exception as fault:

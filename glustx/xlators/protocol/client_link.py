@@ -22,7 +22,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from glustx.errors import FopCancelled, FopError
+from glustx.errors import FopCancelled, FopError, told
 from glustx.fops import Fop
 from glustx.inode import Fd
 from glustx.rpc import callbacks, dict_v1, message
@@ -236,7 +236,7 @@ class ClientLink:
         answer = await wait_for(self.reactor, asked, limit)
         if answer.op_ret < 0:
             reason = dict_v1.text(answer.pairs, b"ERROR") or os.strerror(answer.op_errno)
-            raise Refused(answer.op_errno or errno.EACCES, f"the brick refuses this client: {reason}")
+            raise Refused(told(answer.op_errno or errno.EACCES).errno, f"the brick refuses this client: {reason}")
         if dict_v1.text(answer.pairs, b"child_up", "1") == "0":
             raise Refused(errno.ENOTCONN, "the brick's storage is down")
         self.session += 1

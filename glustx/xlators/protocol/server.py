@@ -20,6 +20,7 @@ from glustx.rpc.channel import Address, Listener, Receiver
 from glustx.rpc.complaints import Complaints
 from glustx.rpc.fop_programs import FOPS_400
 from glustx.rpc.record import Budget
+from glustx.rpc.strangers import Strangers
 from glustx.rpc.tls import Tls, TlsError
 from glustx.runtime import TimedOut, Waiter, wait_for
 from glustx.values import Caller
@@ -27,7 +28,6 @@ from glustx.xlator import Event, Xlator
 from glustx.xlators.protocol.server_auth import ACCEPT, NOBODY, authorise, by_login, host_names, squashed
 from glustx.xlators.protocol.server_descriptors import Descriptors
 from glustx.xlators.protocol.server_session import ServerSession
-from glustx.rpc.strangers import Strangers
 from glustx.xlators.protocol.tls_options import TlsOptions
 
 if TYPE_CHECKING:
