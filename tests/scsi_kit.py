@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, cast
 
-from glustx.fops import Create, Ftruncate, Release
+from glustx.errors import FopError
+from glustx.fops import Create, Fop, Ftruncate, Release
 from glustx.graph import Graph, Surroundings
 from glustx.inode import Fd
-from glustx.runtime import ManualReactor, turn
+from glustx.runtime import ManualReactor, Waiter, turn
 from glustx.scsi.config import LunConfig, TargetConfig
 from glustx.scsi.gateway import Gateway
 from glustx.scsi.sense import Sense
@@ -15,21 +18,24 @@ from glustx.scsi.task import CHECK_CONDITION, GOOD, SIMPLE, Nexus, Result, Task
 from glustx.scsi.unit import LogicalUnit
 from glustx.values import NULL_GFID, ROOT_GFID, Loc, new_gfid
 from glustx.xdata import GFID_REQ, Xdata, gfuuid
+from glustx.xlator import Wind
 
 MEMORY = "volume m\n type storage/memory\nend-volume\n"
 NAME = "iqn.2026-12.org.example:disks"
 
 
 class Pending:
-    """A command that was sent: `result` is set when it has ended."""
+    """A command that was sent: `result` is set when it has ended, and it stands in `ended`."""
 
-    def __init__(self) -> None:
+    def __init__(self, ended: list[Pending]) -> None:
+        self.all_ended = ended
         self.result: Result | None = None
         self.done = False
 
     def ended(self, task: Task, result: Result | None) -> None:
         self.result = result
         self.done = True
+        self.all_ended.append(self)
 
 
 class Rig:
@@ -57,6 +63,7 @@ class Rig:
         self.target = self.gateway.targets[NAME]
         self.unit: LogicalUnit = self.target.units[0]
         self.tag = 0
+        self.ended: list[Pending] = []
         self.nexus = self.login("iqn.2026-12.org.example:one,i,0x000000000001")
 
     def login(self, initiator: str) -> Nexus:
@@ -79,7 +86,7 @@ class Rig:
         cdb = bytes.fromhex(cdb) if isinstance(cdb, str) else cdb
         nexus = nexus or self.nexus
         self.tag += 1
-        pending = Pending()
+        pending = Pending(self.ended)
         wanted = self.target.data_out_length(nexus, lun, cdb)
         expected = len(data) if expected is None else expected
         task = Task(nexus, lun, self.tag, cdb, data[:wanted], attribute, pending.ended, expected)
@@ -132,3 +139,32 @@ def cdb_12(opcode: int, lba: int, count: int, flags: int = 0) -> bytes:
 def cdb_16(opcode: int, lba: int, count: int, flags: int = 0) -> bytes:
     """Return a 16-byte CDB of the common form."""
     return bytes([opcode, flags]) + lba.to_bytes(8, "big") + count.to_bytes(4, "big") + b"\0\0"
+
+
+class Faulty:
+    """The graph below a backing, with fops that fail as told.
+
+    Attributes:
+        errors: class of fop -> errno, or what takes the fop and returns an errno or 0.
+        gates: class of fop -> waiter; the next such fop waits for it, and those after it do not.
+        counts: class of fop -> how many came.
+    """
+
+    def __init__(self, rig: Rig) -> None:
+        self.child: Wind = rig.unit.backing.child
+        self.xlator = self.child.xlator
+        self.errors: dict[type[Fop], int | Callable[[Any], int]] = {}
+        self.gates: dict[type[Fop], Waiter[None]] = {}
+        self.counts: Counter[type[Fop]] = Counter()
+        rig.unit.backing.child = cast(Wind, self)
+
+    async def __call__(self, req: Fop) -> Any:
+        self.counts[type(req)] += 1
+        gate = self.gates.pop(type(req), None)
+        if gate is not None:
+            await gate
+        error = self.errors.get(type(req), 0)
+        code = error(req) if callable(error) else error
+        if code:
+            raise FopError(code, "on request")
+        return await self.child(req)
