@@ -39,7 +39,8 @@ def _signed(value: int) -> int:
 
 
 class PosixLock(msgspec.Struct, frozen=True):
-    """A posix lock, held or wanted, on bytes `first` to `last`; `fd` is what it was last set through."""
+    """A posix lock, held or wanted, on bytes `first` to `last`; `fd` is what it was last set through. Whether it is
+    `mandatory` counts only where the brick has mandatory-locking `optimal`."""
 
     owner: Owner
     type: int
@@ -47,6 +48,7 @@ class PosixLock(msgspec.Struct, frozen=True):
     last: int
     pid: int = 0
     fd: Any = None
+    mandatory: bool = False
 
     def flock(self) -> Flock:
         """The lock as it goes to a client."""

@@ -48,6 +48,7 @@ FIPS_RCHECKSUM = b"fips-mode-rchecksum"
 INTERNAL_FOP = b"glusterfs-internal-fop"
 UNLINKED_LOOKUP = b"unlinked-lookup"
 LEASE_ID = b"lease-id"
+LOCK_MODE = b"glusterfs.lk.lkmode"
 ZERO_METHOD = b"glustx.zero-method"
 LIMITS = b"glustx.limits"
 
@@ -357,6 +358,9 @@ def _opaque_at(buf: bytes | bytearray | memoryview, pos: int, end: int) -> tuple
 
 EMPTY = Xdata()
 EMPTY._raw = NULL_RAW
+
+AS_MANDATORY = Xdata({LOCK_MODE: uint(1)})
+"""With an LK: the lock is mandatory, where the brick has mandatory-locking `optimal`."""
 
 # A dictionary that is there and holds nothing: stock clients crash when a listing of xattrs is answered by NULL.
 NO_PAIRS = Xdata()

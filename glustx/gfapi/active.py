@@ -22,6 +22,7 @@ from glustx.inode import Fd, Inode
 from glustx.lock_ranges import PosixLock, put, span
 from glustx.runtime import Reactor, TimedOut, Waiter, fan_out, wait_for
 from glustx.values import F_SETLK, F_SETLKW, F_UNLCK, Caller, Loc
+from glustx.xdata import AS_MANDATORY, EMPTY, LOCK_MODE
 from glustx.xlator import Method, Wind
 
 log = logging.getLogger("glustx.gfapi")
@@ -147,7 +148,9 @@ class Active:
             if opened is not None and req.cmd in (F_SETLK, F_SETLKW):
                 first, last = span(req.flock.start, req.flock.len)
                 owner = ("", req.caller.lk_owner)
-                opened.locks = put(opened.locks, PosixLock(owner, req.type, first, last, req.caller.pid))
+                mandatory = bool(req.xdata.number(LOCK_MODE))
+                lock = PosixLock(owner, req.type, first, last, req.caller.pid, None, mandatory)
+                opened.locks = put(opened.locks, lock)
             return reply
 
         return locking
@@ -222,7 +225,8 @@ class Active:
             caller = Caller(pid=lock.pid, lk_owner=lock.owner[1])
             # On the brick the two graphs are two clients, and a client that waits may come in between: then it is lost.
             await old.top(fops.Lk(fd, F_SETLK, F_UNLCK, msgspec.structs.replace(flock, type=F_UNLCK), caller=caller))
-            await new.top(fops.Lk(fd, F_SETLK, lock.type, flock, caller=caller))
+            asked = AS_MANDATORY if lock.mandatory else EMPTY
+            await new.top(fops.Lk(fd, F_SETLK, lock.type, flock, caller=caller, xdata=asked))
 
 
 def _release(fd: Fd) -> Fop:

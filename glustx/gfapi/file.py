@@ -58,7 +58,7 @@ from glustx.values import (
     Flock,
     Loc,
 )
-from glustx.xdata import Xdata
+from glustx.xdata import AS_MANDATORY, EMPTY, Xdata
 
 CHUNK = 1 << 20
 WINDOW = 4
@@ -427,23 +427,34 @@ class FileCore:
 
     # -- locks -------------------------------------------------------------------------------------------------------
 
-    async def _lk(self, command: int, kind: int, start: int, length: int) -> Flock:
+    async def _lk(self, command: int, kind: int, start: int, length: int, asked: Xdata = EMPTY) -> Flock:
         _check(length, start)
         who = self.lock_owner()
         flock = Flock(type=kind, start=start, len=length, pid=who.pid, lk_owner=who.lk_owner)
-        request = Lk(fd=self.fd, cmd=command, type=kind, flock=flock, caller=who)
+        request = Lk(fd=self.fd, cmd=command, type=kind, flock=flock, caller=who, xdata=asked)
         answer: Flock = (await self.top(request)).flock
         return answer
 
-    async def lock(self, *, exclusive: bool = True, blocking: bool = True, start: int = 0, length: int = 0) -> None:
+    async def lock(
+        self,
+        *,
+        exclusive: bool = True,
+        blocking: bool = True,
+        start: int = 0,
+        length: int = 0,
+        mandatory: bool = False,
+    ) -> None:
         """Lock a range of bytes against other files, in this process and on other machines.
 
         Args:
             exclusive: a write lock, which needs the file open for writing; else a read lock, shared with others.
             blocking: wait for it; else OSError EAGAIN (BlockingIOError) when another one is in the way.
             start, length: the range; length 0 reaches to the end, however far the file grows.
+            mandatory: what others read or write there waits as well, where the volume has mandatory locking "optimal".
         """
-        await self._lk(F_SETLKW if blocking else F_SETLK, F_WRLCK if exclusive else F_RDLCK, start, length)
+        self.caller = self.lock_owner()  # its locks shall not forbid its own reads and writes
+        asked = AS_MANDATORY if mandatory else EMPTY
+        await self._lk(F_SETLKW if blocking else F_SETLK, F_WRLCK if exclusive else F_RDLCK, start, length, asked)
 
     async def unlock(self, start: int = 0, length: int = 0) -> None:
         """Give a range back that was locked."""

@@ -349,6 +349,15 @@ def glfs_posix_lock(fd: File, kind: int, start: int, length: int, wait: bool) ->
         fd.lock(exclusive=kind == F_WRLCK, blocking=wait, start=start, length=length)
 
 
+def glfs_file_lock(fd: File, kind: int, start: int, length: int, wait: bool, mandatory: bool) -> None:
+    """As glfs_posix_lock; a `mandatory` lock (GLFS_LK_MANDATORY) also keeps others from what it covers, where the
+    volume has mandatory locking "optimal"."""
+    if kind == F_UNLCK:
+        fd.unlock(start, length)
+    else:
+        fd.lock(exclusive=kind == F_WRLCK, blocking=wait, start=start, length=length, mandatory=mandatory)
+
+
 def glfs_test_lock(fd: File, kind: int, start: int, length: int) -> LockInfo | None:
     """Return the lock that stands in the way of one, or None: glfs_posix_lock with F_GETLK."""
     return fd.test_lock(exclusive=kind == F_WRLCK, start=start, length=length)

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glustx import fops
-from glustx.errors import OptionError
 from glustx.graph import Graph
 from glustx.inode import Fd
 from glustx.lock_ranges import LAST, PosixLock, conflict, put, span
@@ -632,10 +631,6 @@ def test_limit_for_one_client() -> None:
     brick.locks.options_changed(None)
     assert brick.lk(A, F_WRLCK, 20, 1).errno == 0
 
-
-def test_mandatory_locking_is_refused() -> None:
-    with pytest.raises(OptionError, match="mandatory-locking"):
-        Brick(mandatory_locking="forced")
 
 
 # -- active locks

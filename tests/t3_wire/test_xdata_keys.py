@@ -10,21 +10,27 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from glustx import fops
 from glustx.errors import FopError
 from glustx.gfapi.pump import Pump
 from glustx.graph import Graph, Surroundings
+from glustx.inode import Fd
 from glustx.values import (
     ENTRYLK_LOCK_NB,
     ENTRYLK_WRLCK,
     F_SETLK,
     F_WRLCK,
+    LEASE_RW,
+    LEASE_SET,
+    LEASE_UNLOCK,
     ROOT_GFID,
     Caller,
     Flock,
     Iatt,
+    LeaseInfo,
     Loc,
     new_gfid,
 )
@@ -72,11 +78,17 @@ volume store
 end-volume
 volume locks
     type features/locks
+    option mandatory-locking optimal
     subvolumes store
+end-volume
+volume leases
+    type features/leases
+    option leases on
+    subvolumes locks
 end-volume
 volume acl
     type system/posix-acl
-    subvolumes locks
+    subvolumes leases
 end-volume
 """
     with served(server_volfile(below, "acl")) as brick:
@@ -85,7 +97,7 @@ end-volume
         text = client_volfile(brick.address).replace("end-volume", old, 1)
         graph = Graph.load(text, Surroundings(pump, pump, volume="test"), source="<client>")
         try:
-            pump.run(graph.start(), 20)
+            pump.run(graph.start(), 60)
             assert graph.root.link.spoken.program.version == request.param  # type: ignore[attr-defined]
             yield Wire(lambda call: pump.run(graph.top(call), 30), folder)
             pump.run(graph.stop(), 20)
@@ -339,6 +351,31 @@ def _(b: Wire) -> None:
     assert b(fops.Lookup(loc, xdata=Xdata({parent: uint(0)}))).xdata.number(parent) == 1
     at = Loc(pargfid=ROOT_GFID, name=b"entrylk")
     assert b(fops.Lookup(at, xdata=Xdata({count: uint(0)}))).xdata.number(count) == 1
+
+
+@check("glusterfs.lk.lkmode")
+def _(b: Wire) -> None:
+    file = b.make(b"lkmode")
+    lock = fops.Lk(file.fd, F_SETLK, F_WRLCK, Flock(F_WRLCK, 0, 0, 5, 5, b"ann-own8"), caller=ANN)
+    truncate = fops.Truncate(file.loc, 0, caller=Caller(pid=6, lk_owner=b"bob"))
+    b(lock)
+    b(truncate)
+    b(msgspec.structs.replace(lock, xdata=Xdata({b"glusterfs.lk.lkmode": uint(1)})))
+    with pytest.raises(FopError, match="EAGAIN"):
+        b(truncate)
+
+
+@check("lease-id")
+def _(b: Wire) -> None:
+    file, mine = b.make(b"lease"), b"an id".ljust(16, b"\0")
+    fd = Fd(file.fd.gfid, 0o4002)
+    b(fops.Open(file.loc, fd, 0o4002))
+    b(fops.Lease(file.loc, LeaseInfo(LEASE_SET, LEASE_RW, mine)))
+    with pytest.raises(FopError, match="EAGAIN"):
+        b(fops.Write(fd, 0, b"text"))
+    b(fops.Write(fd, 0, b"text", xdata=Xdata({b"lease-id": mine})))
+    b(fops.Lease(file.loc, LeaseInfo(LEASE_UNLOCK, LEASE_RW, mine)))
+    b(fops.Write(fd, 0, b"text"))
 
 
 @check("glusterfs.posix.acl, glusterfs.posix.default_acl")

@@ -3,6 +3,8 @@
 It sits right above storage, so that all clients meet in it. A lock belongs to (client, lk_owner of the credential): the
 lk_owner inside a flock is not looked at, as in stock. Posix locks split and merge as fcntl(2) says and go on FLUSH or
 RELEASE; inodelks and entrylks live in named domains and queue in order of arrival; all of a client's go with it.
+Where locking is mandatory, fops that read or change data wait for the posix locks of others, or fail with EAGAIN on an
+fd that is O_NONBLOCK, without an fd, and at an OPEN that empties the file, as in stock.
 
 A fop that takes a lock waits on a Waiter. When it is called off, its lock is withdrawn, also when it was granted in the
 very moment. The state is kept in `LockTable`, whose methods never wait: each is atomic.
@@ -20,7 +22,7 @@ from glustx import fops, xdata
 from glustx.errors import FopError
 from glustx.fops import Fop, Reply
 from glustx.graph import Graph
-from glustx.lock_ranges import Owner, PosixLock, conflict, span
+from glustx.lock_ranges import LAST, Owner, PosixLock, conflict, span
 from glustx.options import OptionSet, Seconds, option
 from glustx.runtime import turn
 from glustx.upcall import EntrylkContention, InodelkContention
@@ -44,6 +46,7 @@ from glustx.values import (
 )
 from glustx.xdata import Xdata
 from glustx.xlator import Event, Xlator, handles
+from glustx.xlators.features import locks_mandatory as m
 from glustx.xlators.features.locks_queue import EntryHold, Hold, InodeHold
 from glustx.xlators.features.locks_table import LockTable, describe, owned_by, set_through
 
@@ -67,7 +70,11 @@ class Locks(Xlator):
         """Options of features/locks."""
 
         mandatory_locking: str = option(
-            "off", "Whether data fops obey posix locks; only advisory locking is offered.", choices=("off",)
+            "off",
+            "Whose data fops wait for the posix locks of others: those on files that are setgid without group execute"
+            " (file), all (forced), or those on ranges under locks that were taken as mandatory (optimal).",
+            choices=(m.OFF, m.FILE, m.FORCED, m.OPTIMAL),
+            live=True,
         )
         notify_contention: bool = option(
             True, "Tell the holder of an inodelk or entrylk when another one waits for it.", live=True
@@ -95,11 +102,17 @@ class Locks(Xlator):
         for cls, method in self.table.items():
             if method == self.counted:
                 self.table[cls] = _when_asked(below[cls], method)
+        for cls in self.table:
+            if m.obeys(cls) or cls in (fops.Open, fops.Create):
+                self.table[cls] = self._when_mandatory(self.table[cls])
 
     def options_changed(self, old: Any) -> None:
         """Follow new limits; locks above them stay."""
         self.locks.client_limit = self.options.client_lock_limit
         self.locks.inode_limit = self.options.inode_lock_limit
+        self._mode = self.options.mandatory_locking
+        if old is not None:
+            turn(self.locks.look_again)
 
     # -- inodelk, entrylk ------------------------------------------------------------------------------------------
 
@@ -174,7 +187,8 @@ class Locks(Xlator):
         if req.cmd not in (F_GETLK, F_SETLK, F_SETLKW):
             raise FopError(errno.EINVAL, f"lk on {gfid_text(gfid)}: command {req.cmd} does not exist")
         first, last = _span(req, req.flock, gfid)
-        lock = PosixLock(_owner(req.caller), req.type, first, last, req.flock.pid or req.caller.pid, req.fd)
+        pid, mandatory = req.flock.pid or req.caller.pid, m.is_mandatory(req.xdata)
+        lock = PosixLock(_owner(req.caller), req.type, first, last, pid, req.fd, mandatory)
         if req.cmd == F_GETLK:
             state = self.locks.find(gfid)
             other = conflict(state.posix, lock) if state else None
@@ -207,7 +221,9 @@ class Locks(Xlator):
         """List the posix locks that are held, for migration."""
         state = self.locks.find(_gfid(req, req.loc))
         held = state.posix if state else []
-        return fops.ActiveLksReply(locks=tuple(ActiveLock(lock.flock(), lock.owner[0]) for lock in held))
+        return fops.ActiveLksReply(
+            locks=tuple(ActiveLock(lock.flock(), lock.owner[0], int(lock.mandatory)) for lock in held)
+        )
 
     async def setactivelk(self, req: fops.Setactivelk) -> fops.Done:
         """Put the posix locks of a migrated inode in place, all or none."""
@@ -217,13 +233,78 @@ class Locks(Xlator):
         for active in req.locks:
             first, last = _span(req, active.flock, gfid)
             owner = (active.client, active.flock.lk_owner)
-            wanted.append(PosixLock(owner, active.flock.type, first, last, active.flock.pid))
+            mandatory = bool(active.flags & m.MANDATORY)
+            wanted.append(PosixLock(owner, active.flock.type, first, last, active.flock.pid, None, mandatory))
         for index, lock in enumerate(wanted):
             if conflict((*(state.posix if state else ()), *wanted[:index]), lock):
                 raise FopError(errno.EAGAIN, f"setactivelk on {gfid_text(gfid)}: a lock conflicts with one held")
         for lock in wanted:
             self.locks.set_posix(gfid, lock, wait=False)
         return fops.Done()
+
+    # -- mandatory locks -------------------------------------------------------------------------------------------
+
+    def _when_mandatory(
+        self, down: Callable[[Any], Coroutine[Any, Any, Any]]
+    ) -> Callable[[Any], Coroutine[Any, Any, Any]]:
+        # Without locks, or where they are advisory, a fop costs one plain call more.
+        def pick(req: Any) -> Coroutine[Any, Any, Any]:
+            if self._mode != m.OFF and len(self.locks) and req.caller.pid >= 0:
+                return self._obedient(req, down)
+            return down(req)
+
+        return pick
+
+    async def _obedient(self, req: Any, down: Callable[[Any], Coroutine[Any, Any, Any]]) -> Reply:
+        client = req.caller.client
+        while (touch := await self._forbidden(req)) is not None:
+            if not touch.may_wait:
+                raise FopError(errno.EAGAIN, f"{req.name} on {gfid_text(touch.gfid)}: somebody else holds a lock there")
+            waiter = self.locks.wait_for_change(touch.gfid, client)
+            self.tell_parents(Event.FOP_WAITS, req)
+            try:
+                await waiter
+            finally:
+                self.locks.waited(touch.gfid, client, waiter)
+                self.tell_parents(Event.FOP_GOES_ON, req)
+        reply: Reply = await down(req)
+        return reply
+
+    async def _forbidden(self, req: Any) -> m.Touch | None:
+        """Return what a lock forbids the fop to touch, None when it may go on; nothing waits after the last look."""
+        owner, touches = _owner(req.caller), []
+        for touch in await self._emptied(req) if isinstance(req, (fops.Open, fops.Create)) else m.touches(req):
+            if not self._forbids(touch, owner):
+                continue
+            if self._mode == m.FILE or touch.appends:
+                try:
+                    stat = (await self.child(req.also(fops.Stat, Loc(gfid=touch.gfid)))).stat
+                except FopError:
+                    continue  # the fop itself will say why
+                if self._mode == m.FILE and not m.marked(stat.mode):
+                    continue
+                if touch.appends:
+                    touch = touch._replace(first=stat.size)
+            touches.append(touch)
+        return next((touch for touch in touches if self._forbids(touch, owner)), None)
+
+    def _forbids(self, touch: m.Touch, owner: Owner) -> bool:
+        state = self.locks.find(touch.gfid)
+        if state is None or self._mode == m.OFF:
+            return False
+        return any(m.forbids(lock, touch, owner, self._mode) for lock in state.posix)
+
+    async def _emptied(self, req: fops.Open | fops.Create) -> list[m.Touch]:
+        loc = m.empties(req)
+        if loc is None:
+            return []
+        gfid = loc.gfid
+        if gfid == NULL_GFID:
+            try:
+                gfid = (await self.child(req.also(fops.Lookup, loc))).stat.gfid
+            except FopError:
+                return []
+        return [m.Touch(gfid, 0, LAST, True, False, whole=True)]
 
     # -- counts ----------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,9 @@ from glustx.runtime import Waiter
 from glustx.values import F_UNLCK
 from glustx.xlators.features.locks_queue import EntryHold, Hold, InodeHold, LockQueue
 
+# A client that waits for locks with all that it may have under way could not give its own ones back.
+WAITING_LIMIT = 32
+
 Domain = tuple[type[Hold], bytes]
 """A queue's name within its inode: what kind of lock it has, and the lock domain."""
 
@@ -35,16 +38,17 @@ class PosixWait:
 class InodeLocks:
     """All locks of one inode."""
 
-    __slots__ = ("inode", "posix", "posix_waiting", "queues")
+    __slots__ = ("fops_waiting", "inode", "posix", "posix_waiting", "queues")
 
     def __init__(self, inode: Inode) -> None:
         self.inode = inode
         self.posix: list[PosixLock] = []
         self.posix_waiting: list[PosixWait] = []
+        self.fops_waiting: list[Waiter[None]] = []
         self.queues: dict[Domain, LockQueue] = {}
 
     def __bool__(self) -> bool:
-        return bool(self.posix or self.posix_waiting or self.queues)
+        return bool(self.posix or self.posix_waiting or self.fops_waiting or self.queues)
 
     def held(self, kind: type[Hold], domain: bytes | None = None) -> int:
         """Count the held inodelks or entrylks, in one domain or in all."""
@@ -85,6 +89,7 @@ class LockTable:
         self._contended = contended
         self._states: dict[bytes, InodeLocks] = {}
         self._clients: dict[str, _Client] = {}
+        self._fops_waiting: dict[str, int] = {}
         self.client_limit = 0
         self.inode_limit = 0
 
@@ -247,7 +252,37 @@ class LockTable:
                 self._put(gfid, state, lock)
                 waiting.granted = True
                 waiting.waiter.set(None)
+        for waiter in state.fops_waiting:
+            waiter.set(None)
         self._settle(gfid, state)
+
+    # -- data fops, where locks are mandatory ----------------------------------------------------------------------
+
+    def wait_for_change(self, gfid: bytes, client: str) -> Waiter[None]:
+        """Return what is set when a posix lock of the inode may have gone; `waited` follows it. FopError EAGAIN when
+        the client waits for too many."""
+        count = self._fops_waiting.get(client, 0)
+        if count >= WAITING_LIMIT:
+            raise FopError(errno.EAGAIN, f"{count} fops of the client wait for locks")
+        self._fops_waiting[client] = count + 1
+        waiter: Waiter[None] = Waiter()
+        self._states[gfid].fops_waiting.append(waiter)
+        return waiter
+
+    def waited(self, gfid: bytes, client: str, waiter: Waiter[None]) -> None:
+        """A fop does not wait any more, whatever the reason."""
+        state = self._states[gfid]
+        state.fops_waiting.remove(waiter)
+        self._fops_waiting[client] -= 1
+        if not self._fops_waiting[client]:
+            del self._fops_waiting[client]
+        self._settle(gfid, state)
+
+    def look_again(self) -> None:
+        """Wake the fops that wait: what is forbidden has changed."""
+        for _, state in self:
+            for waiter in state.fops_waiting:
+                waiter.set(None)
 
     # -- clients ---------------------------------------------------------------------------------------------------
 

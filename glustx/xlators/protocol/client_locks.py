@@ -12,6 +12,7 @@ from glustx.fops import Entrylk, Fentrylk, Finodelk, Inodelk, Lk
 from glustx.inode import Fd
 from glustx.lock_ranges import LAST, PosixLock, put, span
 from glustx.values import F_SETLK, F_UNLCK
+from glustx.xdata import LOCK_MODE
 
 Internal = Union[Inodelk, Finodelk, Entrylk, Fentrylk]
 Key = tuple[str, bytes, bytes, bytes, bytes, int, int]
@@ -55,7 +56,8 @@ class LockBook:
         gfid = req.fd.gfid
         first, last = span(req.flock.start, req.flock.len)
         pid = req.flock.pid or req.caller.pid
-        new = PosixLock(("", req.caller.lk_owner), req.type, first, last, pid, req.fd)
+        mandatory = bool(req.xdata.number(LOCK_MODE))
+        new = PosixLock(("", req.caller.lk_owner), req.type, first, last, pid, req.fd, mandatory)
         if req.type != F_UNLCK or gfid in self._posix:
             self._keep(gfid, put(self._posix.get(gfid, []), new))
 

@@ -25,6 +25,7 @@ from glustx.rpc.connection import RpcConnection
 from glustx.runtime import Waiter, sleep, wait_for
 from glustx.upcall import LocksLost
 from glustx.values import F_SETLK, F_UNLCK, Caller, Flock, gfid_text
+from glustx.xdata import AS_MANDATORY, EMPTY
 from glustx.xlator import Event
 
 if TYPE_CHECKING:
@@ -204,7 +205,8 @@ class Restore:
 def _lk(lock: PosixLock, kind: int) -> fops.Lk:
     held = lock.flock()
     flock = Flock(type=kind, start=held.start, len=held.len, pid=held.pid, lk_owner=held.lk_owner)
-    return fops.Lk(lock.fd, F_SETLK, kind, flock, caller=Caller(pid=lock.pid, lk_owner=lock.owner[1]))
+    caller = Caller(pid=lock.pid, lk_owner=lock.owner[1])
+    return fops.Lk(lock.fd, F_SETLK, kind, flock, caller=caller, xdata=AS_MANDATORY if lock.mandatory else EMPTY)
 
 
 def _range(lock: PosixLock) -> str:
