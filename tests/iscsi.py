@@ -399,28 +399,33 @@ class World:
     def __init__(
         self, acls: Sequence[AclConfig] = (), chunk: int = 1 << 16, settings: Settings | None = None,
         limits: Limits | None = None, luns: Sequence[int] = (0,), discovery_rule: AclConfig | None = None,
-        **config: Any,
+        blocks: int = 8192, **config: Any,
     ) -> None:  # fmt: skip
         self.reactor = ManualReactor()
         self.network = MemoryNetwork(self.reactor, chunk)
         self.gateway: Any = SimpleNamespace(targets={}, reactor=self.reactor)
-        self.disk = Disk(self.gateway, TargetConfig(name=TARGET, acls=tuple(acls), **config), luns=luns)
+        self.disk = Disk(self.gateway, TargetConfig(name=TARGET, acls=tuple(acls), **config), blocks, luns)
         self.gateway.targets[TARGET] = self.disk
         self.server = Server(self.gateway, self.reactor, settings, limits, discovery_rule)
-        self.portal = Portal(self.server)
-        self.portal.address = Address("127.0.0.1", 3260)
-        self.reactor.wait(_awaited(self.network.listen(self.portal.address, self.portal.make_receiver)))
+        self.portal = self.open_portal(Address("127.0.0.1", 3260))
 
-    def initiator(self, name: str = INITIATOR, number: int = 1) -> Initiator:
+    def open_portal(self, address: Address) -> Portal:
+        """Listen at one more address."""
+        portal = Portal(self.server, len(self.server.portals) + 1)
+        portal.address = address
+        self.reactor.wait(_awaited(self.network.listen(address, portal.make_receiver)))
+        return portal
+
+    def initiator(self, name: str = INITIATOR, number: int = 1, at: Address | None = None) -> Initiator:
         """Somebody who has connected."""
         made = Initiator(self.reactor.run, name, bytes([0x80, 0, 0, 0, 0, number]))
-        self.network.dial(Address("127.0.0.1", 3260), made)  # type: ignore[arg-type]
+        self.network.dial(at or Address("127.0.0.1", 3260), made)  # type: ignore[arg-type]
         self.reactor.run()
         return made
 
-    def logged_in(self, name: str = INITIATOR, number: int = 1, **want: Any) -> Initiator:
+    def logged_in(self, name: str = INITIATOR, number: int = 1, at: Address | None = None, **want: Any) -> Initiator:
         """Somebody who has logged in."""
-        made = self.initiator(name, number)
+        made = self.initiator(name, number, at)
         assert made.login(**want).status_class == 0
         return made
 

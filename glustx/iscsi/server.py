@@ -67,7 +67,7 @@ class Portal:
 
     Args:
         server: what it belongs to.
-        number: relative target port identifier, from 1.
+        number: from 1, for people.
         advertised: what SendTargets tells of it; the address that the initiator reached by default.
     """
 
@@ -174,7 +174,7 @@ class Server:
         One that the same initiator port has already is over then: session reinstatement (RFC 7143 6.3.5). LoginRefused
         when a session handle is named that is not there, or would take a second connection.
         """
-        before = self._before(connection, login)
+        before = self._before(login)
         if before is None and len(self.sessions) >= self.limits.sessions:
             raise LoginRefused(NO_RESOURCES, f"{len(self.sessions)} sessions are enough")
         tsih = self._next_tsih()
@@ -190,8 +190,8 @@ class Server:
                 raise LoginRefused(AUTHORISATION, f"{login.initiator} may not use {target.name} any more")
             if before is not None:
                 before.drop("taken over by a new login", tell=False)
-            number = connection.portal.number
-            nexus = target.login(login.port_name, number, rule.luns, connection.peer)
+            # A target port is a target with its portal group (RFC 7143 4.2.4), whichever portal leads to it.
+            nexus = target.login(login.port_name, target.config.portal_group, rule.luns, connection.peer)
             session = NormalSession(connection, login, tsih, target, nexus)
         self.sessions[tsih] = session
         self.strangers.leave(connection)
@@ -199,14 +199,12 @@ class Server:
         log.info("%r logged in at %s", session, session.target_name or "discovery")
         return session
 
-    def _before(self, connection: Connection, login: Login) -> Session | None:
+    def _before(self, login: Login) -> Session | None:
         """Return the session that a login takes the place of."""
         name = login.target.name if login.target is not None else ""
         same = None
         for session in self.sessions.values():
-            # All portals are of one group, but each is a port of its own to SCSI.
-            here = session.connection.portal is connection.portal or session.tsih == login.tsih
-            if here and session.port_name == login.port_name and session.target_name == name:
+            if session.port_name == login.port_name and session.target_name == name:
                 same = session
         if login.tsih:
             if same is None or same.tsih != login.tsih:

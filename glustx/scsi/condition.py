@@ -56,13 +56,20 @@ async def start_stop_unit(unit: LogicalUnit, task: Task) -> Result:
         return DONE  # a power condition: there is no power to save
     if unit.not_ready is not None and unit.not_ready is not NO_MEDIUM:
         raise CheckCondition(unit.not_ready)
-    if flags & _LOEJ and unit.config.removable and unit.removal_prevented():
-        raise check(ILLEGAL_REQUEST, 0x53, 0x02, "an initiator prevents medium removal")
-    if not flags & _START and not flags & _NO_FLUSH and unit.backing.written:
+    moves = bool(flags & _LOEJ) and unit.config.removable
+    if moves:
+        _refuse_prevented(unit)
+    if not flags & (_START | _NO_FLUSH) and unit.backing.written:
         await unit.backing.flush()
-    if flags & _LOEJ and unit.config.removable:
+    if moves:
+        _refuse_prevented(unit)  # which somebody may have done meanwhile
         _load(unit, task, bool(flags & _START))
     return DONE
+
+
+def _refuse_prevented(unit: LogicalUnit) -> None:
+    if unit.removal_prevented():
+        raise check(ILLEGAL_REQUEST, 0x53, 0x02, "an initiator prevents medium removal")
 
 
 def _load(unit: LogicalUnit, task: Task, load: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from glustx.errors import FopError
+from glustx.runtime import Lock
 from glustx.scsi.commands import Access, command, list_length
 from glustx.scsi.config import LunConfig
 from glustx.scsi.mode_pages import (
@@ -73,6 +74,7 @@ class ModePages:
         self.default = {key: page.default(unit.config, 0) for key, page in PAGES.items()}
         self.saved = dict(self.default)
         self.current: dict[Key, bytes] = {}
+        self._changing = Lock()
         self.reset()
 
     @property
@@ -200,17 +202,24 @@ class ModePages:
         return found
 
     async def change(self, bodies: dict[Key, bytes], task: Task, save: bool) -> None:
-        """Take new bodies, keep all pages if told so, and tell the other nexuses."""
-        changed = {key: body for key, body in bodies.items() if self.current[key] != body}
-        if save:
-            await self.save(self.current | bodies)
-        if not changed:
-            return
-        cached = self.write_cache
-        self.set(changed)
-        self.unit.tell_all(MODE_CHANGED, but=task.nexus)
-        if cached and not self.write_cache and self.unit.backing.written:
-            await self.unit.backing.flush()
+        """Take new bodies, keep all pages if told so, and tell the other nexuses.
+
+        A failure to empty a cache that is switched off, or to keep the pages, leaves all as it was.
+        """
+        async with self._changing:
+            before, cached = dict(self.current), self.write_cache
+            changed = {key: body for key, body in bodies.items() if before[key] != body}
+            self.set(changed)
+            try:
+                if cached and not self.write_cache and self.unit.backing.written:
+                    await self.unit.backing.flush()
+                if save:
+                    await self.save(before | bodies)
+            except FopError:
+                self.set(before)
+                raise
+        if changed:
+            self.unit.tell_all(MODE_CHANGED, but=task.nexus)
 
 
 def _said(key: Key, default: bytes, plain: bytes) -> bytes:

@@ -126,10 +126,9 @@ async def report_target_port_groups(unit: LogicalUnit, task: Task) -> Result:
     form = task.cdb[1] >> 5
     if form > 1:
         raise invalid_field(1, 7, f"parameter data format {form}")
-    ports = sorted({task.nexus.target.config.portal_group, task.nexus.relative_port})
-    group = struct.pack(
-        ">BBHBBBB", _ACTIVE_OPTIMIZED, _SUPPORTS_ACTIVE_OPTIMIZED, PORT_GROUP, 0, 0, 0, len(ports)
-    ) + b"".join(struct.pack(">HH", 0, port) for port in ports)
+    # A target has one port: its portal group.
+    ports = struct.pack(">HH", 0, task.nexus.relative_port)
+    group = struct.pack(">BBHBBBB", _ACTIVE_OPTIMIZED, _SUPPORTS_ACTIVE_OPTIMIZED, PORT_GROUP, 0, 0, 0, 1) + ports
     if form:
         group = bytes([0x10, 0, 0, 0]) + group  # extended header; a transition takes no time
     return data_in(struct.pack(">I", len(group)) + group, allocation(task.cdb))

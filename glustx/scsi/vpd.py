@@ -78,13 +78,8 @@ def _policy(unit: LogicalUnit, nexus: Nexus) -> bytes:
 
 @page(0x88, "SCSI ports")
 def _ports(unit: LogicalUnit, nexus: Nexus) -> bytes:
-    target = nexus.target
-    ports = {target.config.portal_group, nexus.relative_port}
-    out = b""
-    for port in sorted(ports):
-        name = port_name_designator(target.name, port)
-        out += struct.pack(">HHHHHH", 0, port, 0, 0, 0, len(name)) + name
-    return out
+    name = port_name_designator(nexus.target.name, nexus.relative_port)
+    return struct.pack(">HHHHHH", 0, nexus.relative_port, 0, 0, 0, len(name)) + name
 
 
 @page(0xB0, "Block limits")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 import subprocess
 from collections.abc import Iterator
 
 import pytest
 
+from glustx.errors import FopError
 from glustx.scsi.gateway import Gateway
 from glustx.scsi.mode_pages import PAGES
 from glustx.scsi.sense import MODE_CHANGED, UNIT_RESET
@@ -179,6 +181,24 @@ def test_rtd_goes_back_to_the_defaults(rig: Rig) -> None:
     change(rig, 8, 2, 0x04, False)
     rig.good(select_6(0, 0x12))
     assert rig.good(sense_6(0x3F, 0xFF)) == rig.good(sense_6(0x3F, 0xFF, DEFAULT))
+
+
+@pytest.mark.logs("broken on purpose")
+@pytest.mark.parametrize("step", ["flush", "set_record"])
+def test_what_cannot_be_done_leaves_all_as_it_was(rig: Rig, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    async def fails(*args: object) -> None:
+        raise FopError(errno.EROFS, "broken on purpose")
+
+    other = rig.login(OTHER)
+    rig.good(cdb_10(0x2A, 0, 1), b"x" * 512)
+    before = rig.good(sense_6(0x3F, 0xFF)), rig.good(sense_6(0x3F, 0xFF, SAVED))
+    body = page(rig, 8)
+    body[2] &= ~0x04
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.unit.backing, step, fails)
+        assert rig.sense(select_6(4 + len(body), 0x11), bytes(4) + body).key == 7
+    assert (rig.good(sense_6(0x3F, 0xFF)), rig.good(sense_6(0x3F, 0xFF, SAVED))) == before
+    assert rig.unit.modes.write_cache and rig.unit not in other.attentions
 
 
 def test_saved_pages_stay_with_the_file(rig: Rig) -> None:

@@ -13,6 +13,7 @@ from glustx.iscsi.login import FULL_FEATURE, OPERATIONAL, stage_flags
 from glustx.iscsi.server import Limits
 from glustx.iscsi.session import WINDOW
 from glustx.iscsi.text import encode
+from glustx.rpc.channel import Address
 from glustx.scsi.config import AclConfig, TargetConfig
 from glustx.scsi.sense import LUNS_CHANGED
 from glustx.scsi.target import Function
@@ -552,6 +553,16 @@ def test_session_reinstatement(host: Initiator, world: World) -> None:
     assert other.take(p.SCSI_RESPONSE) and again.nothing()
     assert again.do(TEST_UNIT_READY).status == 0
     assert again.tsih not in (0, other.tsih)
+
+
+def test_portals_lead_to_one_target_port(host: Initiator, world: World) -> None:
+    """All portals are one group: the same initiator port through another one takes its session's place."""
+    world.open_portal(Address("127.0.0.2", 3260))
+    again = world.logged_in(at=Address("127.0.0.2", 3260))
+    assert host.gone and len(world.server.sessions) == 1
+    other = world.logged_in(number=2)
+    assert again.do(TEST_UNIT_READY).status == 0 and other.do(TEST_UNIT_READY).status == 0
+    assert {nexus.relative_port for nexus in world.disk.nexuses.values()} == {world.disk.config.portal_group}
 
 
 @pytest.mark.logs("login refused")
