@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fuzz import targets
+from fuzz.iscsi import iscsi_seeds
 from glustx.rpc import message
 from glustx.rpc.record import frame
 
@@ -54,6 +55,8 @@ def _small() -> Iterator[bytes]:
     for number in range(20):
         for target in (targets.brick, targets.liar):
             yield targets.tagged(target, random.Random(number).randbytes(1500))
+    for target, data in iscsi_seeds():
+        yield targets.tagged(target, data)
     yield targets.tagged(targets.texts, _VOLFILE)
     yield targets.tagged(targets.texts, _ACL)
     yield targets.tagged(targets.texts, b"u::rwx,g::r-x,o::r--,u:7:r--,m::rwx")

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fuzz.brick import brick as brick
+from fuzz.iscsi import iscsi as iscsi
+from fuzz.iscsi import iscsi_login as iscsi_login
 from fuzz.liar import liar as liar
 from glustx import volfile
 from glustx.errors import FopError
@@ -243,7 +245,8 @@ def texts(data: bytes) -> None:
 
 
 TARGETS: tuple[Callable[[bytes], None], ...] = (
-    record, header, connection, call, reply, dict_400, dict_330, body, texts, brick, liar,
+    record, header, connection, call, reply, dict_400, dict_330, body, texts, brick, liar, iscsi,
+    iscsi_login,
 )  # fmt: skip
 
 

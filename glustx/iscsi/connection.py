@@ -35,6 +35,10 @@ _LENGTHS = struct.Struct(">I")
 _NOTHING = memoryview(b"")
 
 
+class SpoiledHeader(PduError):
+    """A header digest that does not fit; at error recovery level 0 that ends the connection (RFC 7143 7.8)."""
+
+
 class Connection:
     """A connection of a portal, from its first byte to its last.
 
@@ -138,7 +142,12 @@ class Connection:
         self.in_turn = True
         try:
             self._parse()
+        except SpoiledHeader as error:
+            self._broken(str(error))  # nothing in it can be relied on, so nothing is rejected
         except PduError as error:
+            session = self.session
+            if session is not None and not session.closed:
+                session.reject(Reason.PROTOCOL, self._view, self._start)
             self._broken(str(error))
         except Exception:
             log.exception("%s: a PDU could not be dealt with", self.peer)
@@ -225,7 +234,7 @@ class Connection:
         if self._head_digest:
             stop = start + head
             if digest(self._view[start : stop - 4]) != self._view[stop - 4 : stop]:
-                raise PduError("a header that does not fit its digest")
+                raise SpoiledHeader("a header that does not fit its digest")
 
     def _genuine(self, start: int, head: int, data: memoryview, stop: int) -> bool:
         """Check digests: PduError for the header's, False for the data's."""
@@ -345,9 +354,6 @@ class Connection:
     def _broken(self, why: str) -> None:
         """What came is no iSCSI: tell, and end it all."""
         self.portal.server.complaints.say(self.peer, f"{why}; connection closed")
-        session = self.session
-        if session is not None and not session.closed and self._end - self._start >= BHS:
-            session.reject(Reason.PROTOCOL, self._view, self._start)
-        if session is not None:
-            session.end()
+        if self.session is not None:
+            self.session.end()
         self.close()
