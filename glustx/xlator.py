@@ -199,7 +199,8 @@ class Xlator:
     def limits(self) -> dict[str, Any]:
         """Return capabilities and limits as seen from above; a parent merges its children's.
 
-        Keys: `zero_method`, `block_size`, `max_zerofill` where known; what one child does not know is not known.
+        Keys: `zero_method`, `block_size`, `max_zerofill`, `reflink` (1: COPY_FILE_RANGE shares blocks) where known;
+        what one child does not know is not known.
         """
         return merge_limits([child.limits() for child in self.subvolumes])
 

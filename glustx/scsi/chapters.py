@@ -14,11 +14,13 @@ from glustx.scsi import (
     logs,
     modes,
     naming,
+    odx,
     pr_commands,
     provisioning,
     read_write,
     report,
     reservations,
+    third_party_page,
     verify,
 )
 
@@ -38,4 +40,6 @@ ALL: tuple[ModuleType, ...] = (
     pr_commands,
     extended_copy,
     copy_results,
+    odx,
+    third_party_page,
 )

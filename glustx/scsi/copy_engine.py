@@ -71,25 +71,25 @@ class Work:
     """One copy as its pieces see it.
 
     Args:
-        nexus: on whose behalf; its reservations count. None for work that nobody's reservation can stop.
+        nexus: on whose behalf; reservations of others count.
         wanted: tells before each piece whether to go on.
         moved: called with the bytes of each piece that is done.
     """
 
-    def __init__(self, nexus: Nexus | None, wanted: Callable[[], bool], moved: Callable[[int], None]) -> None:
+    def __init__(self, nexus: Nexus, wanted: Callable[[], bool], moved: Callable[[int], None]) -> None:
         self.nexus = nexus
         self.wanted = wanted
         self.moved = moved
 
 
-async def may(unit: LogicalUnit, work: Work, *, writes: bool) -> None:
-    """Raise Failed unless a unit is ready and lets the copy's nexus read or write its medium now."""
+async def may(unit: LogicalUnit, nexus: Nexus | None, *, writes: bool) -> None:
+    """Raise Failed unless a unit is ready and lets a nexus (None: anybody) read or write its medium now."""
     by = _DESTINATION if writes else _SOURCE
     if unit.not_ready is not None:
         raise Failed(by, CHECK_CONDITION, unit.not_ready)
     if unit.reactor.time() >= unit.reservations.valid_until:
         await unit.reservations.refresh()
-    if work.nexus is not None and not unit.reservations.permits(work.nexus, writes=writes):
+    if nexus is not None and not unit.reservations.permits(nexus, writes=writes):
         raise Failed(by, RESERVATION_CONFLICT)
     if writes:
         try:
@@ -106,6 +106,7 @@ async def copy(
     offset: int,
     size: int,
     backing: Backing | None = None,
+    by_token: bool = False,
 ) -> None:
     """Copy `size` bytes. Raises Failed or Stopped; whole pieces are done then.
 
@@ -115,6 +116,7 @@ async def copy(
         target, offset: to where.
         size: bytes; both ranges must lie inside their units.
         backing: file to read instead of the source's own: a snapshot of it, which nobody writes.
+        by_token: whether a token gives the right to read, whoever has reserved the source.
     """
     same = source is target and backing is None
     overlap = same and abs(source_offset - offset) < size
@@ -129,8 +131,8 @@ async def copy(
             if not work.wanted():
                 raise Stopped
             if backing is None:
-                await may(source, work, writes=False)
-            await may(target, work, writes=True)
+                await may(source, None if by_token else work.nexus, writes=False)
+            await may(target, work.nexus, writes=True)
             if on_brick:
                 try:
                     await target.backing.copy_from(backing or source.backing, source_offset + at, offset + at, count)
@@ -161,7 +163,7 @@ async def fill(work: Work, target: LogicalUnit, offset: int, size: int) -> None:
         async with _places(None, 0, target, offset + done, count):
             if not work.wanted():
                 raise Stopped
-            await may(target, work, writes=True)
+            await may(target, work.nexus, writes=True)
             try:
                 await _zero(target, offset + done, count)
             except FopError as error:

@@ -221,20 +221,20 @@ class _Copy:
         for number, each in enumerate(ranges):
             if each is not None:
                 operation.segments = number
-                await may(each.source, work, writes=False)
-                await may(each.target, work, writes=True)
+                await may(each.source, self.nexus, writes=False)
+                await may(each.target, self.nexus, writes=True)
         for number, (_, segment) in enumerate(self.lists.segments):
             operation.segments = number
             each = ranges[number]
             if each is not None:
                 await copy(work, each.source, each.source_offset, each.target, each.offset, each.size)
             elif segment[0] == can.VERIFY_DEVICE:
-                await self._verify(work, number, segment)
+                self._verify(number, segment)
             else:
                 await self._register(number, segment)
         operation.segments = len(ranges)
 
-    async def _verify(self, work: Work, number: int, segment: bytes) -> None:
+    def _verify(self, number: int, segment: bytes) -> None:
         unit = self.end(int.from_bytes(segment[4:6], "big"), number)
         if segment[8] & _TEST_UNIT_READY and unit.not_ready is not None:
             raise Failed(1, 0x02, unit.not_ready)

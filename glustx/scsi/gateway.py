@@ -15,6 +15,7 @@ from glustx.scsi.config import LunConfig, TargetConfig
 from glustx.scsi.copy_lists import CopyLists
 from glustx.scsi.sense import CAPACITY_CHANGED
 from glustx.scsi.target import Target
+from glustx.scsi.tokens import Tokens
 from glustx.scsi.unit import LogicalUnit
 from glustx.xlator import Wind
 
@@ -39,12 +40,14 @@ class Gateway:
         self.units: dict[tuple[str, str], LogicalUnit] = {}
         self.targets: dict[str, Target] = {}
         self.copies = CopyLists(reactor)
+        self.tokens = Tokens(reactor)
 
     async def start(self, targets: Sequence[TargetConfig]) -> None:
         """Open all units and make the targets; GraphError says which cannot be, and nothing stays open then."""
         try:
             for config in targets:
                 await self.add_target(config)
+            await self.tokens.sweep(list(self.units.values()))
         except BaseException:
             await self.stop()
             raise
@@ -56,6 +59,7 @@ class Gateway:
                 target.lose(nexus)
         self.targets.clear()
         await self.copies.stop()
+        await self.tokens.stop()
         units, self.units = list(self.units.values()), {}
         for unit in units:
             await self._close(unit)

@@ -4,6 +4,7 @@ what ORDERED and HEAD OF QUEUE mean (SAM-5 8)."""
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from glustx.runtime import Waiter
 from glustx.scsi.task import HEAD_OF_QUEUE, ORDERED
@@ -29,10 +30,13 @@ class Order:
         restricted: keep all overlapping commands in order; without it only those that write, so that what reads and
             writes in one command stays whole.
 
+    Attributes:
+        written: called with the blocks [first, end) of all that comes to change some, before it does.
+
     `enter`, `leave` and `shrink` hold no await between looking and changing, so they are atomic.
     """
 
-    __slots__ = ("_ordered", "_running", "_waiting", "_writing", "restricted")
+    __slots__ = ("_ordered", "_running", "_waiting", "_writing", "restricted", "written")
 
     def __init__(self, restricted: bool = True) -> None:
         self.restricted = restricted
@@ -40,6 +44,7 @@ class Order:
         self._waiting: deque[Hold] = deque()
         self._writing = 0  # of those that run
         self._ordered = 0  # of all
+        self.written: Callable[[int, int], None] | None = None
 
     def __len__(self) -> int:
         return len(self._running) + len(self._waiting)
@@ -47,6 +52,8 @@ class Order:
     def enter(self, first: int, end: int, writes: bool, attribute: int) -> Hold:
         """Take a place. Its `waiter` is None when the command may run at once, else it is set when it may."""
         hold = Hold(first, end, writes, attribute)
+        if writes and self.written is not None:
+            self.written(first, end)
         if attribute == ORDERED:
             self._ordered += 1
         # Most commands meet no one who writes, and need not look at anybody.

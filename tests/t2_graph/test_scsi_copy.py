@@ -58,6 +58,7 @@ class Volumes(Rig):
         self.units = self.target.units
         self.hidden = self.gateway.targets[NAME + "-other"].units[9]
         self.tag = 0
+        self.ended = []
         self.nexus = self.login("iqn.2026-12.org.example:one,i,0x000000000001")
 
     def file(self, graph: Graph, name: bytes) -> None:

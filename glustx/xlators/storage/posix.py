@@ -135,8 +135,12 @@ class Posix(PosixBrick, Xlator):
         raise FopError(errno.ENOSYS, f"{req.name} needs features/locks above {self.name}")
 
     def limits(self) -> dict[str, Any]:
-        """Return how the brick zeroes, and its file system's block size."""
-        return {"zero_method": self.zero_method, "block_size": self.zero.block_size}
+        """Return how the brick zeroes, its file system's block size, and whether copies can share blocks."""
+        return {
+            "zero_method": self.zero_method,
+            "block_size": self.zero.block_size,
+            "reflink": int(self.zero.reflink),
+        }
 
     def statedump(self) -> dict[str, Any]:
         """Return what is open and remembered."""

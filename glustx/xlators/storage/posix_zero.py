@@ -15,8 +15,10 @@ Everything is positional: no file offset is read or moved, so threads may work o
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
+import struct
 from collections.abc import Generator
 
 import msgspec
@@ -30,14 +32,18 @@ STEP = 128 << 20
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _USUAL_METHOD = {"ext4": "zero-range", "xfs": "zero-range", "btrfs": "zero-range", "tmpfs": "punch"}
+_SHARING = ("xfs", "btrfs")
+_FICLONERANGE = 0x4020940D
 
 
 class ZeroSupport(msgspec.Struct, frozen=True, gc=False):
-    """How a brick's file system zeroes: method (one of METHODS), fstype as in mountinfo, block_size in bytes."""
+    """How a brick's file system zeroes: method (one of METHODS), fstype as in mountinfo, block_size in bytes; and
+    whether two files can share blocks (FICLONERANGE)."""
 
     method: str
     fstype: str
     block_size: int
+    reflink: bool = False
 
 
 def probe(folder: int | str | bytes | os.PathLike[str]) -> ZeroSupport:
@@ -61,9 +67,9 @@ def probe(folder: int | str | bytes | os.PathLike[str]) -> ZeroSupport:
         except OSError as error:
             if error.errno not in (*_FULL, errno.EROFS):
                 raise
-            return ZeroSupport(_USUAL_METHOD.get(fstype, "writes"), fstype, block)
+            return ZeroSupport(_USUAL_METHOD.get(fstype, "writes"), fstype, block, fstype in _SHARING)
         try:
-            return ZeroSupport(_best_method(fd, block), fstype, block)
+            return ZeroSupport(_best_method(fd, block), fstype, block, _shares(fd, block, fstype))
         finally:
             os.close(fd)
     finally:
@@ -178,6 +184,16 @@ def _best_method(fd: int, block: int) -> str:
             if _can(fd, mode, block) and _zeroes(fd, mode, block):
                 return method
     return "writes"
+
+
+def _shares(fd: int, block: int, fstype: str) -> bool:
+    """Whether a block can be shared between two places; what its type usually says when it is too full to see."""
+    try:
+        os.pwrite(fd, b"\xa5" * block, 0)
+        fcntl.ioctl(fd, _FICLONERANGE, struct.pack("qQQQ", fd, 0, block, 4 * block))
+    except OSError as error:
+        return error.errno in _FULL and fstype in _SHARING
+    return True
 
 
 def _can(fd: int, mode: int, block: int) -> bool:
