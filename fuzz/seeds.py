@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fuzz import targets
 from fuzz.iscsi import iscsi_seeds
+from fuzz.scsi import scsi_seeds
 from glustx.rpc import message
 from glustx.rpc.record import frame
 
@@ -55,7 +56,7 @@ def _small() -> Iterator[bytes]:
     for number in range(20):
         for target in (targets.brick, targets.liar):
             yield targets.tagged(target, random.Random(number).randbytes(1500))
-    for target, data in iscsi_seeds():
+    for target, data in (*iscsi_seeds(), *scsi_seeds()):
         yield targets.tagged(target, data)
     yield targets.tagged(targets.texts, _VOLFILE)
     yield targets.tagged(targets.texts, _ACL)

@@ -15,6 +15,7 @@ from fuzz.brick import brick as brick
 from fuzz.iscsi import iscsi as iscsi
 from fuzz.iscsi import iscsi_login as iscsi_login
 from fuzz.liar import liar as liar
+from fuzz.scsi import scsi as scsi
 from glustx import volfile
 from glustx.errors import FopError
 from glustx.inode import ANONYMOUS_FD, Fd
@@ -246,7 +247,7 @@ def texts(data: bytes) -> None:
 
 TARGETS: tuple[Callable[[bytes], None], ...] = (
     record, header, connection, call, reply, dict_400, dict_330, body, texts, brick, liar, iscsi,
-    iscsi_login,
+    iscsi_login, scsi,
 )  # fmt: skip
 
 

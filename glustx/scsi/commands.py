@@ -43,6 +43,8 @@ WITHOUT_UNIT = 4  # answered for a LUN that has no unit, too
 KEEPS_ATTENTION = 8  # runs with a unit attention pending
 TO_END = 16  # no blocks means all from the LBA to the end
 
+_LONGEST_LIST = 1 << 16  # bytes
+
 
 class Command(msgspec.Struct, frozen=True):
     """One row of the table; see `command` for the fields. `forbidden` are the bits that a CDB must not have set."""
@@ -196,10 +198,13 @@ def extent_of(cdb: bytes) -> tuple[int, int]:
 
 
 def list_length(first: int, last: int) -> Length:
-    """Return a `data_out` for a parameter list whose length stands in bytes `first` to `last` of the CDB."""
+    """Return a `data_out` for a parameter list whose length stands in bytes `first` to `last` of the CDB.
+
+    Of a list longer than any can be no more is taken than tells so.
+    """
 
     def length(unit: LogicalUnit, cdb: bytes) -> int:
-        return int.from_bytes(cdb[first : last + 1], "big")
+        return min(int.from_bytes(cdb[first : last + 1], "big"), _LONGEST_LIST)
 
     return length
 

@@ -6,7 +6,7 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from glustx.scsi.commands import CHANGES, Access, Length, allocation, command
+from glustx.scsi.commands import CHANGES, Access, allocation, command, list_length
 from glustx.scsi.sense import (
     IDENTIFIER_CHANGED,
     TIMESTAMP_CHANGED,
@@ -24,13 +24,6 @@ _DEVICE, _TEXT, _SUPPORTED = 0x00, 0x02, 0x7F
 _LARGEST = {_DEVICE: 512, _TEXT: 256}  # bytes of information, by type
 _ORIGIN_SET, _ORIGIN_CLOCK = 2, 3
 _TIMESTAMP = struct.Struct(">HBB6sH")
-
-
-def _at_most(most: int) -> Length:
-    def length(unit: LogicalUnit, cdb: bytes) -> int:
-        return min(int.from_bytes(cdb[6:10], "big"), most)
-
-    return length
 
 
 # -- identifying information -----------------------------------------------------------------------------------------
@@ -55,7 +48,7 @@ async def report_identifying_information(unit: LogicalUnit, task: Task) -> Resul
     Access.WRITE,
     CHANGES,
     service_action=0x06,
-    data_out=_at_most(512),
+    data_out=list_length(6, 9),
 )
 async def set_identifying_information(unit: LogicalUnit, task: Task) -> Result:
     """Keep a text or bytes with the file for all gateways; an empty list removes it."""
@@ -94,7 +87,7 @@ async def report_timestamp(unit: LogicalUnit, task: Task) -> Result:
     "a4 0f 00000000 ffffffff 00 07",
     Access.WRITE,
     service_action=0x0F,
-    data_out=_at_most(12),
+    data_out=list_length(6, 9),
 )
 async def set_timestamp(unit: LogicalUnit, task: Task) -> Result:
     """Tell this unit another time, until it is closed."""

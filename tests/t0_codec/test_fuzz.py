@@ -10,6 +10,8 @@ import pytest
 
 from fuzz import seeds, targets
 
+# A peer's whole conversation each: too slow for thousands.
+WHOLE = (targets.brick, targets.liar, targets.iscsi, targets.iscsi_login, targets.scsi)
 FINDINGS = {
     # An xdata key that is read as text, sent with times for a value.
     "times-where-text-is-read": (
@@ -27,7 +29,7 @@ def test_seeds_are_taken() -> None:
 
 
 def test_mutations(seeded: random.Random) -> None:
-    corpus = [data for data in seeds.seeds() if data[0] < len(targets.TARGETS) - 2]
+    corpus = [data for data in seeds.seeds() if targets.TARGETS[data[0]] not in WHOLE]
     for _ in range(4000):
         data = bytearray(seeded.choice(corpus))
         for _ in range(seeded.randrange(1, 5)):
