@@ -27,6 +27,7 @@ from glustx.values import Caller
 from glustx.xlator import Event, Xlator
 from glustx.xlators.protocol.server_auth import ACCEPT, NOBODY, authorise, by_login, host_names, squashed
 from glustx.xlators.protocol.server_descriptors import Descriptors
+from glustx.xlators.protocol.server_groups import Groups
 from glustx.xlators.protocol.server_session import ServerSession
 from glustx.xlators.protocol.tls_options import TlsOptions
 
@@ -37,7 +38,9 @@ log = logging.getLogger("glustx.protocol.server")
 
 STOP_TIMEOUT = 10.0
 _LEAST = 1 << 20
-_SET_NAMES = frozenset({"server.root-squash", "server.all-squash", "server.anonuid", "server.anongid"})
+_SET_NAMES = frozenset(
+    f"server.{name}" for name in ("root-squash", "all-squash", "anonuid", "anongid", "manage-gids", "gid-timeout")
+)
 
 
 class Server(Xlator):
@@ -72,6 +75,10 @@ class Server(Xlator):
         all_squash: bool = option(False, "Take everybody for anonuid and anongid, in no other group.", live=True)
         anonuid: int = option(NOBODY, "The user that is put in another's place.", low=0, high=0xFFFFFFFF, live=True)
         anongid: int = option(NOBODY, "The group that is put in another's place.", low=0, high=0xFFFFFFFF, live=True)
+        manage_gids: bool = option(
+            False, "Take a user's supplementary groups from this machine, not from the client.", live=True
+        )
+        gid_timeout: Seconds = option(Seconds(300), "Time that such groups are believed.", low=0, live=True)
         outstanding_rpc_limit: int = option(
             64,
             "Fops of one client that may be under way before it is not read from; 0 means no limit.",
@@ -122,7 +129,6 @@ class Server(Xlator):
             "event-threads",
             "statedump-path",
             "lk-heal",
-            "manage-gids",
             "dynamic-auth",
             "ssl-*",
             "ping-timeout",
@@ -133,7 +139,7 @@ class Server(Xlator):
 
         @classmethod
         def parse(cls, xlator: str, texts: Mapping[str, str], *, strict: bool = True) -> tuple[OptionSet, list[str]]:
-            """Parse, knowing the squash options also by the names that `gluster volume set` has for them."""
+            """Parse, knowing the options on callers also by the names that `gluster volume set` has for them."""
             named = {key.removeprefix("server.") if key in _SET_NAMES else key: text for key, text in texts.items()}
             return super().parse(xlator, named, strict=strict)
 
@@ -158,6 +164,7 @@ class Server(Xlator):
         self.budget = Budget()
         self.descriptors = Descriptors()
         self.complaints = Complaints(log, lambda: self.graph.reactor.time())
+        self.groups: Groups | None = None
         self.strangers = Strangers(
             lambda: self.graph.reactor, lambda: (self.options.stranger_limit, self.options.stranger_timeout)
         )
@@ -185,6 +192,7 @@ class Server(Xlator):
     async def start(self) -> None:
         """Listen, when there is a network to listen on."""
         self.stopping = False
+        self._set_groups()
         self.descriptors.measure()
         network = self.graph.surroundings.network
         if network is None or not hasattr(network, "listen"):
@@ -268,9 +276,13 @@ class Server(Xlator):
     def options_changed(self, old: Any) -> None:
         """Judge clients and callers anew; connections that take too much by now keep it until it is dealt with."""
         self._set_budget()
+        self._set_groups()
         for session in list(self.sessions):
             session.judge_anew()
             session.forget_callers()
+
+    def _set_groups(self) -> None:
+        self.groups = Groups(self.graph, self.options.gid_timeout) if self.options.manage_gids else None
 
     def _set_budget(self) -> None:
         self.budget.limit, self.budget.each = self.options.memory_limit, self.options.memory_per_connection

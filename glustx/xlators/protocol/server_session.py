@@ -303,7 +303,8 @@ class ServerSession(RpcConnection):
         self.served += 1
         if entry.releases:
             self._forget(view, body)
-        co = entry.method(req)
+        groups = self.server.groups
+        co = entry.method(req) if groups is None else groups.wind(entry.method, req)
         try:
             waiter = co.send(None)
         except StopIteration as stop:
