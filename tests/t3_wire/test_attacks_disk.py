@@ -9,11 +9,12 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from glustx import fops, volgen
 from glustx.inode import Fd
-from glustx.values import NULL_GFID, SET_MODE, Iatt, Loc, gfid_text
+from glustx.values import NULL_GFID, ROOT_GFID, SET_MODE, Iatt, Loc, gfid_text
 from glustx.xdata import Xdata
 from glustx.xlators.storage.posix import prepare_brick
 from tests.conformance.served import Served, served
@@ -150,3 +151,13 @@ def test_a_name_that_became_a_link_or_a_pipe(attacker: Attacker, folder: Path, o
         for flags in (0o102, 0o1102, 0o101):
             assert attacker.errno(fops.Create(at(name), Fd(NULL_GFID, 2), flags, 0o644, xdata=new())) == errno.EEXIST
     assert watch.seconds() < 1
+
+
+def test_a_handles_folder_that_leads_out(attacker: Attacker, folder: Path, outside: Path) -> None:
+    gfid = b"\x12\x34" + os.urandom(14)
+    place = handle(folder, gfid).parent
+    place.symlink_to(outside)
+    assert attacker.errno(fops.Stat(Loc(gfid=gfid))) == errno.ESTALE
+    for req in making(ROOT_GFID, b"new").values():
+        assert attacker.errno(msgspec.structs.replace(req, xdata=new(gfid))) == errno.ENOTDIR
+    assert attacker.errno(fops.Lookup(at(b"new"))) == errno.ENOENT

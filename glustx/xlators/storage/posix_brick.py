@@ -26,6 +26,7 @@ from glustx.xlators.storage.posix_object import (
     Obj,
     pack_mdata,
 )
+from glustx.xlators.storage.posix_own import own_file, own_folder
 from glustx.xlators.storage.posix_recover import PosixRecover
 from glustx.xlators.storage.posix_reserve import SPACE_CHECK, parse_reserve
 
@@ -175,14 +176,12 @@ class PosixBrick(PosixRecover):
 
     def _complete_brick(self, fd: int) -> None:
         """Make `.glusterfs` and what stock has in it."""
-        os.makedirs(self._handles, mode=0o700, exist_ok=True)
+        own_folder(self._handles[:-1])
         os.chmod(self._handles, 0o700 if self.mapped else 0o600)
-        fan = () if os.path.lexists(self._handles + "ff") else (f"{number:02x}" for number in range(256))
-        for name in (*fan, *_SKELETON, "indices/xattrop", "indices/dirty", "indices/entry-changes"):
-            os.makedirs(self._handles + name, mode=0o700, exist_ok=True)
-        if self.mapped:
-            os.makedirs(self._handles + "xattrs", mode=0o700, exist_ok=True)
-        os.makedirs(self._handles + "00/00", mode=0o700, exist_ok=True)
+        fan = (f"{number:02x}" for number in range(256))
+        mapped = ("xattrs",) if self.mapped else ()
+        for name in (*fan, "00/00", *mapped, *_SKELETON, "indices/xattrop", "indices/dirty", "indices/entry-changes"):
+            own_folder(self._handles + name)
         root = self._handles + "00/00/00000000-0000-0000-0000-000000000001"
         if not os.path.lexists(root):
             os.symlink("../../..", root)
@@ -305,10 +304,10 @@ class PosixBrick(PosixRecover):
 
     def _touch_health_file(self) -> None:
         text = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()).encode()
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            fd = os.open(self._handles + "health_check", flags, 0o600)
+            fd = own_file(self._handles + "health_check")
             try:
+                os.ftruncate(fd, 0)
                 os.pwrite(fd, text, 0)
                 os.fsync(fd)
                 if os.pread(fd, len(text), 0) != text:

@@ -14,6 +14,7 @@ from glustx.values import NULL_GFID, ROOT_GFID, gfid_text
 from glustx.xlators.storage.posix_handle import PosixHandle, log
 from glustx.xlators.storage.posix_intent import Journal
 from glustx.xlators.storage.posix_object import GFID2PATH, GFID_KEY, PGFID, At, Dir, Obj, dir_link
+from glustx.xlators.storage.posix_own import own_folder
 
 NAME_MAX = 255
 _DEEPEST = 10000
@@ -134,8 +135,7 @@ class PosixEntry(PosixHandle):
         path = self.handle(gfid)
         fan = gfid[:2]
         if fan not in self._fans:
-            with suppress(FileExistsError):
-                os.mkdir(os.path.dirname(path), 0o700)
+            own_folder(os.path.dirname(path))
             self._fans.add(fan)
         return path
 

@@ -201,6 +201,10 @@ class PosixHandle(PosixKeys):
             return obj
         path = self.handle(gfid)
         try:
+            if gfid[:2] not in self._fans:
+                if not stat.S_ISDIR(os.lstat(os.path.dirname(path)).st_mode):
+                    raise OSError(errno.ESTALE, "the handle's folder is none")
+                self._fans.add(gfid[:2])
             st = os.lstat(path)
         except FileNotFoundError:
             self.graph.inodes.forget(gfid)

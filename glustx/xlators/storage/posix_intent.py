@@ -18,6 +18,7 @@ from typing import Optional
 import msgspec
 
 from glustx.values import NULL_GFID
+from glustx.xlators.storage.posix_own import own_file
 
 _HEAD = struct.Struct(">II")
 _EMPTY = bytes(_HEAD.size)
@@ -72,7 +73,7 @@ class Journal:
     """
 
     def __init__(self, path: str) -> None:
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self.fd = own_file(path)
         if os.fstat(self.fd).st_size < _USUAL:
             # Blocks that are there already can be overwritten on a full disk.
             os.pwrite(self.fd, bytes(_USUAL - os.fstat(self.fd).st_size), os.fstat(self.fd).st_size)
