@@ -67,7 +67,8 @@ class Connection:
         self.cmd_sn = 0
         self.stat_sn = 0
         self.peer = "?"
-        self.seen = 0  # bytes received when the portal last looked
+        self.seen = 0  # bytes received when the server last looked
+        self.ending = False  # whether its session was over then
         self._stopped = False
         self._paused = False
         self._flush_due = False
@@ -291,6 +292,7 @@ class Connection:
         self._usual = USUAL_BUFFER
 
     def _refused(self, why: str) -> None:
+        self.portal.server.statistics.refused += 1
         self.portal.server.complaints.say(self.peer, f"login refused: {why}")
         self.close()
 

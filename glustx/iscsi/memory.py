@@ -1,5 +1,5 @@
-"""Memory for data-out: bounded for all sessions together and for each, and used again, since fresh memory for a large
-write costs as much as the write."""
+"""Memory for the data of commands: bounded for all sessions together and for each. Buffers for data-out are used again,
+since fresh memory for a large write costs as much as the write."""
 
 from __future__ import annotations
 
@@ -31,14 +31,8 @@ class Memory:
 
     def take(self, share: Share, size: int) -> bytearray | None:
         """Return a buffer of at least `size` bytes, or None when there is no room for it now."""
-        if size > SMALL:
-            if share.used + size > self.each and share.used:
-                return None
-            try:
-                self.budget.claim(0, size)
-            except XdrError:
-                return None
-            share.used += size
+        if size > SMALL and not self.claim(share, size):
+            return None
         if size < REUSED:
             return bytearray(size)
         rounded = 1 << (size - 1).bit_length()
@@ -47,6 +41,17 @@ class Memory:
             self._spare -= rounded
             return spares.pop()
         return bytearray(rounded)
+
+    def claim(self, share: Share, size: int) -> bool:
+        """Account for `size` bytes (more than SMALL) that somebody else holds; False when there is no room for them."""
+        if share.used + size > self.each and share.used:
+            return False
+        try:
+            self.budget.claim(0, size)
+        except XdrError:
+            return False
+        share.used += size
+        return True
 
     def give_back(self, share: Share, size: int, buffer: bytearray | None) -> None:
         """Return `size` bytes to the budget, and the buffer for others to use unless it is None."""

@@ -86,8 +86,13 @@ class Portal:
         """Return the address for an initiator that is connected to this portal, or could be."""
         if self.advertised is not None:
             return str(self.advertised)
-        local = getattr(connection.channel, "local", "") if connection.portal is self else ""
-        return local or str(self.address or "")
+        local: str = getattr(connection.channel, "local", "")
+        if local and connection.portal is self:
+            return local
+        if local and self.address is not None and self.address.host in ("", "0.0.0.0", "::"):
+            # All addresses of this machine: the one that the initiator has reached is surely of use to it.
+            return f"{local.rpartition(':')[0]}:{self.address.port}"
+        return str(self.address or "")
 
 
 class Server:
@@ -147,9 +152,14 @@ class Server:
             return
         for connection in list(self.connections):
             session, channel = connection.session, connection.channel
-            if session is None or channel is None or session.closed:
+            if session is None or channel is None:
                 continue
-            if channel.received != connection.seen:
+            if session.closed:
+                # It was told, and had its time to close.
+                if connection.ending:
+                    connection.abort("the session is over")
+                connection.ending = True
+            elif channel.received != connection.seen:
                 connection.seen, session.ping = channel.received, None
             elif session.ping is None:
                 session.send_ping()

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("glustx.iscsi")
 
 WINDOW = 128
+HELD_DATA = 64 << 10  # of a request that comes too early
 TEXT_LIMIT = 64 << 10
 MASK = 0xFFFFFFFF
 EVENT_SCSI, EVENT_LOGOUT, EVENT_DROP, EVENT_DROP_ALL = 0, 1, 2, 3
@@ -160,7 +161,7 @@ class Session:
         ahead = (cmd_sn - self.exp_cmd_sn) & MASK
         # Unsolicited data of a command that is not taken yet would belong to nothing.
         awaits_data = view[pos] & 0x3F == 1 and not view[pos + 1] & FINAL
-        if ahead < self.room and cmd_sn not in self.held and not awaits_data:
+        if ahead < self.room and cmd_sn not in self.held and not awaits_data and len(data) <= HELD_DATA:
             size = BHS + view[pos + 4] * 4
             self.held[cmd_sn] = (bytes(view[pos : pos + size]), memoryview(bytes(data)))
 

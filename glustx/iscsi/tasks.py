@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from glustx.scsi.target import Target
 
 IMMEDIATE_LIMIT = 32  # they come past the window
+READ_LIMIT = 16 << 20  # no unit reads more at once, whatever is expected
 
 _READS = frozenset((0x08, 0x28, 0xA8, 0x88))
 _WRITES = frozenset((0x0A, 0x2A, 0xAA, 0x8A))
@@ -117,11 +118,22 @@ class NormalSession(AnsweringSession):
         self.commands += 1
         self.target.enlist(task)
         if flags & (READ | WRITE | FINAL) == READ | FINAL and cdb[0] in _READS and not data:
-            self.target.submit(task)
+            if edtl > REUSED and not self._claim_read(task):
+                self._answer_early(task, _FULL)
+            else:
+                self.target.submit(task)
         else:
             self._begin(task, data)
         if self.held or self.skipped:
             self.go_on()
+
+    def _claim_read(self, task: IscsiTask) -> bool:
+        """Account for the data of a large read, which wait in memory until they are sent."""
+        size = min(task.edtl, READ_LIMIT)
+        if not self.memory.claim(self.share, size):
+            return False
+        task.claimed = size
+        return True
 
     def _begin(self, task: IscsiTask, data: memoryview) -> None:
         """Run a command at once when its data are there or it has none; else wait for them."""

@@ -10,7 +10,7 @@ import pytest
 from glustx.iscsi import pdu as p
 from glustx.iscsi.keys import Settings
 from glustx.iscsi.login import FULL_FEATURE, OPERATIONAL, stage_flags
-from glustx.iscsi.server import Limits
+from glustx.iscsi.server import Limits, Portal
 from glustx.iscsi.session import WINDOW
 from glustx.iscsi.text import encode
 from glustx.rpc.channel import Address
@@ -738,6 +738,26 @@ def test_only_what_an_initiator_may_use_is_told() -> None:
     assert host.text([("SendTargets", "All")]) == [("TargetName", name), ("TargetAddress", "127.0.0.1:3260,1")]
 
 
+def test_portals_tell_where_they_are(world: World) -> None:
+    """An address that is set, or the one that the initiator has reached, or where the portal listens."""
+    host = world.initiator()
+    assert host.login(discovery=True).status_class == 0
+
+    def told() -> list[str]:
+        return [value for key, value in host.text([("SendTargets", "All")]) or [] if key == "TargetAddress"]
+
+    world.portal.address = Address("fd00::1", 3261)
+    assert told() == ["[fd00::1]:3261,1"]
+    second = Portal(world.server, 2, Address("disks.example.org", 860))
+    assert told() == ["[fd00::1]:3261,1", "disks.example.org:860,1"]
+    channel = next(iter(world.server.connections)).channel
+    channel.local = "[fe80::2]:3261"  # type: ignore[union-attr]
+    second.advertised, second.address = None, Address("0.0.0.0", 3262)
+    assert told() == ["[fe80::2]:3261,1", "[fe80::2]:3262,1"]
+    second.address = Address("192.0.2.7", 3262)
+    assert told() == ["[fe80::2]:3261,1", "192.0.2.7:3262,1"]
+
+
 @pytest.mark.logs("login refused")
 def test_discovery_with_a_secret() -> None:
     world = World(discovery_rule=AclConfig(user="user", password="secretsecret"))
@@ -767,6 +787,31 @@ def test_writes_wait_for_memory() -> None:
     assert host.finish(second).status == 0
     assert bytes(world.disk.bytes[200 * BLOCK : 328 * BLOCK]) == data and not world.server.memory.budget.used
     assert host.do(write_10(0, 500), data=bytes(256000)).code == "5/24/00"
+
+
+def test_reads_are_bounded() -> None:
+    world = World(limits=Limits(memory=3 << 20, session_memory=2 << 20))
+    host, other = world.logged_in(), world.logged_in(number=2)
+    world.disk.holding = True
+    tags = [host.start(read_10(0, 2000), read=1024000) for _ in range(2)]
+    assert host.nothing() and host.finish(host.start(read_10(0, 2000), read=1024000)).status == 0x28
+    small = host.start(read_10(0, 8), read=4096)
+    theirs = other.start(read_10(0, 1500), read=768000)
+    assert host.nothing() and other.nothing()
+    world.disk.let_go()
+    assert [len(host.finish(tag).data) for tag in (*tags, small)] == [1024000, 1024000, 4096]
+    assert len(other.finish(theirs).data) == 768000 and not world.server.memory.budget.used
+
+
+def test_a_session_that_is_over_does_not_linger(host: Initiator, world: World) -> None:
+    """An initiator that neither reads nor closes after its session is over is cut off."""
+    host.channel.pause_reading()
+    next(iter(world.server.sessions.values())).drop("enough")
+    world.reactor.run()
+    world.reactor.advance(15)
+    assert world.server.connections and not host.lost
+    world.reactor.advance(15)
+    assert not world.server.connections and host.gone
 
 
 def test_who_does_not_read_is_not_read_from(world: World) -> None:
