@@ -34,6 +34,7 @@ from glustx.fops import (
 )
 from glustx.inode import Fd
 from glustx.runtime import Waiter, shield, spawn
+from glustx.scsi.brick import limits_of, over_network
 from glustx.scsi.task import Piece
 from glustx.values import (
     F_SETLKW,
@@ -49,8 +50,8 @@ from glustx.values import (
     Loc,
     new_gfid,
 )
-from glustx.xdata import GFID_REQ, LIMITS, Xdata, gfuuid
-from glustx.xlator import Wind, Xlator
+from glustx.xdata import GFID_REQ, Xdata, gfuuid
+from glustx.xlator import Wind
 
 log = logging.getLogger("glustx.scsi")
 
@@ -105,7 +106,7 @@ class Backing:
         self.grown: Callable[[], None] | None = None
         self._loc = Loc(gfid=stat.gfid)
         self._failed: FopError | None = None
-        self.remote = _over_network(child.xlator)
+        self.remote = over_network(child.xlator)
         self._locks = True
         self._flushes: list[Waiter[None]] = []
         self._flushing = False
@@ -157,23 +158,8 @@ class Backing:
             pass  # a volume in memory has none
         else:
             backing.volume_id = reply.xattrs.get(_VOLUME_ID, backing.volume_id)
-        if "block_size" not in backing.limits:
-            backing.limits = backing.limits | await backing._limits_of_brick()
+        backing.limits = await limits_of(child, backing._loc, caller)
         return backing
-
-    async def _limits_of_brick(self) -> dict[str, Any]:
-        """Ask a brick over the network for its limits; one that does not know the question tells its block size."""
-        try:
-            text = (await self.child(Getxattr(ROOT_LOC, LIMITS, caller=self.caller))).xattrs.text(LIMITS)
-            pairs = (word.partition("=") for word in text.split())
-            return {key: int(value) if value.isdigit() else value for key, _, value in pairs}
-        except FopError:
-            pass
-        try:
-            return {"block_size": (await self.child(Statfs(loc=self._loc, caller=self.caller))).statfs.bsize}
-        except FopError as error:
-            log.warning("%s:%s: the block size cannot be asked: %s", self.volume, self.path, error)
-            return {}
 
     async def close(self) -> None:
         """Give the fd back."""
@@ -402,7 +388,3 @@ class Backing:
                         raise
                     self._locks = False
             yield
-
-
-def _over_network(xlator: Xlator) -> bool:
-    return xlator.type_name == "protocol/client" or any(map(_over_network, xlator.subvolumes))

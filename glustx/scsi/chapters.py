@@ -20,6 +20,7 @@ from glustx.scsi import (
     read_write,
     report,
     reservations,
+    sanitize,
     third_party_page,
     verify,
 )
@@ -36,6 +37,7 @@ ALL: tuple[ModuleType, ...] = (
     verify,
     atomic,
     provisioning,
+    sanitize,
     reservations,
     pr_commands,
     extended_copy,

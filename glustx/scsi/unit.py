@@ -23,6 +23,7 @@ from glustx.scsi.logs import Logs
 from glustx.scsi.modes import ModePages
 from glustx.scsi.order import Order
 from glustx.scsi.reservations import Reservations
+from glustx.scsi.sanitize import Sanitizing
 from glustx.scsi.sense import (
     INTERNAL_FAILURE,
     INVALID_OPCODE,
@@ -85,6 +86,7 @@ class LogicalUnit:
         self.statistics = Statistics()
         self.logs = Logs(self)
         self.thresholds = Thresholds(self)
+        self.sanitizing = Sanitizing(self)
         self.buffer = bytearray()
         self.timestamp: tuple[int, float] | None = None
         self.nexuses: set[Nexus] = set()
@@ -100,9 +102,11 @@ class LogicalUnit:
         await self.modes.load()
         await self.reservations.load()
         self.thresholds.start()
+        await self.sanitizing.load()
 
     async def stop(self) -> None:
         """Make what was written durable and give the file back."""
+        await self.sanitizing.stop()
         await self.thresholds.stop()
         await self.reservations.stop()
         try:

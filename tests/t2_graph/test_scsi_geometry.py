@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from glustx.fops import Fop
 from glustx.scsi.backing import Backing
 from glustx.scsi.config import LunConfig
 from glustx.scsi.limits import BlockLimits
+from glustx.xlator import Wind
 from tests.scsi_kit import MEMORY, Rig
 
 
@@ -18,23 +20,41 @@ def posix(folder: Path) -> str:
     return f"volume m\n type storage/posix\n option directory {folder}\nend-volume\n"
 
 
+class Far:
+    """A graph that knows nothing of its brick, and passes all to it."""
+
+    class Ignorant:
+        type_name = "protocol/client"
+        subvolumes: tuple[Any, ...] = ()
+
+        def limits(self) -> dict[str, Any]:
+            return {}
+
+    def __init__(self, rig: Rig) -> None:
+        self.xlator = self.Ignorant()
+        self.top = rig.graph.top
+
+    def __call__(self, req: Fop) -> Any:
+        return self.top(req)
+
+
 def test_a_brick_that_is_far_tells_its_limits(tmp_path: Path) -> None:
     rig = Rig(posix(tmp_path))
     try:
         near = rig.unit.backing.limits
         assert near["block_size"] == os.statvfs(tmp_path).f_frsize
-        rig.unit.backing.limits = {}
-        assert rig.reactor.wait(rig.unit.backing._limits_of_brick()) == near
+        backing = rig.reactor.wait(Backing.open(cast(Wind, Far(rig)), "/disk", "m"))
+        assert backing.limits == near and backing.remote and not rig.unit.backing.remote
+        rig.reactor.wait(backing.close())
     finally:
         rig.close()
 
 
-def test_a_brick_that_does_not_know_the_question_tells_its_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_brick_that_does_not_know_the_question_tells_its_block_size() -> None:
     rig = Rig(MEMORY)
     try:
         near = rig.unit.backing.limits
-        monkeypatch.setattr(type(rig.graph.top.xlator), "limits", lambda self: {})
-        backing = rig.reactor.wait(Backing.open(rig.graph.top, "/disk", "m"))
+        backing = rig.reactor.wait(Backing.open(cast(Wind, Far(rig)), "/disk", "m"))
         assert backing.limits == {"block_size": near["block_size"]}
         rig.reactor.wait(backing.close())
     finally:
