@@ -125,6 +125,8 @@ async def copy(
     done = 0
     while done < size:
         count = min(size - done, piece if on_brick else _THROUGH)
+        if on_brick:
+            count = _shareable(target, source_offset + done, offset + done, count)
         at = size - done - count if backwards else done
         began = target.reactor.time()
         async with _places(None if backing is not None else source, source_offset + at, target, offset + at, count):
@@ -153,6 +155,18 @@ async def copy(
         await breathe(target.reactor)
     if size and not target.modes.write_cache:
         await flush(target)
+
+
+def _shareable(target: LogicalUnit, source_offset: int, offset: int, count: int) -> int:
+    """Return how much of a piece to copy first, so that most of it is whole file system blocks: only those can be
+    shared."""
+    granule = int(target.backing.limits.get("block_size") or 4096)
+    if (source_offset - offset) % granule:
+        return count
+    before = -offset % granule
+    if before:
+        return min(count, before)
+    return count - count % granule or count
 
 
 async def fill(work: Work, target: LogicalUnit, offset: int, size: int) -> None:

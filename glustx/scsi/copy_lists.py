@@ -181,7 +181,13 @@ class CopyLists:
             for waiter in waiting:
                 waiter.set(None)
             if self._operations.get(operation.key) is operation:
-                operation.timer = self.reactor.call_later(can.KEPT, lambda: self.forget(operation))
+                self._keep(operation)
+
+    def _keep(self, operation: Operation) -> None:
+        operation.timer = self.reactor.call_later(can.KEPT, lambda: self.forget(operation))
+        if len(self._operations) > can.REMEMBERED:
+            oldest = next((each for each in self._operations.values() if not each.running), operation)
+            self.forget(oldest)
 
     @staticmethod
     def _failed(operation: Operation, sense: Sense) -> None:

@@ -107,7 +107,7 @@ class Gateway:
         except BaseException:
             self.units = kept
             for unit in opened:
-                await unit.backing.close()
+                await self._close(unit)
             raise
         gone = [self.targets.pop(name) for name in list(self.targets) if name not in wanted]
         for target in gone:
@@ -173,7 +173,7 @@ class Gateway:
             self._check_identity(unit)
             await unit.start()
         except BaseException:
-            await backing.close()
+            await self._close(unit)
             raise
         self.units[volume, config.path] = unit
         return unit

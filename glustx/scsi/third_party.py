@@ -32,6 +32,7 @@ TOKEN_LENGTH = 512
 
 # what is remembered of a copy that is over
 KEPT = 60.0  # seconds
+REMEMBERED = 4096  # copies
 UPDATE_DELAY = 1000  # milliseconds that an initiator should leave between questions
 
 
