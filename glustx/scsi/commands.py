@@ -192,9 +192,12 @@ def extent_16(cdb: bytes) -> tuple[int, int]:
     return int.from_bytes(cdb[2:10], "big"), int.from_bytes(cdb[10:14], "big")
 
 
+_EXTENTS = (extent_6, extent_10, extent_10, extent_10, extent_16, extent_12, extent_6, extent_6)
+
+
 def extent_of(cdb: bytes) -> tuple[int, int]:
     """LBA and blocks by the CDB's own length."""
-    return (extent_6, extent_10, extent_10, extent_10, extent_16, extent_12, extent_6, extent_6)[cdb[0] >> 5](cdb)
+    return _EXTENTS[cdb[0] >> 5](cdb)
 
 
 def list_length(first: int, last: int) -> Length:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from glustx.errors import FopError
@@ -40,31 +41,27 @@ def blocks_out(unit: LogicalUnit, cdb: bytes) -> int:
 
 
 @command("READ(6)", "08 1f ffff ff 07", Access.READ, MEDIUM, extent=extent_6)
-async def read_6(unit: LogicalUnit, task: Task) -> Result:
+def read_6(unit: LogicalUnit, task: Task) -> Awaitable[Result]:
     """Read blocks; 0 means 256."""
-    lba, count = extent_6(task.cdb)
-    return await _read(unit, task, lba, count)
+    return _read(unit, task, *extent_6(task.cdb), False)
 
 
 @command("READ(10)", "28 18 ffffffff 3f ffff 07", Access.READ, MEDIUM, extent=extent_10)
 @command("READ(12)", "a8 18 ffffffff ffffffff 3f 07", Access.READ, MEDIUM, extent=extent_12)
 @command("READ(16)", "88 18 ffffffffffffffff ffffffff 3f 07", Access.READ, MEDIUM, extent=extent_16)
-async def read(unit: LogicalUnit, task: Task) -> Result:
+def read(unit: LogicalUnit, task: Task) -> Awaitable[Result]:
     """Read blocks; FUA makes durable what was written before."""
     cdb = task.cdb
-    lba, count = extent_of(cdb)
-    if cdb[1] & _FUA and unit.backing.written:
-        await unit.backing.flush()
-    return await _read(unit, task, lba, count)
+    return _read(unit, task, *extent_of(cdb), bool(cdb[1] & _FUA))
 
 
-async def _read(unit: LogicalUnit, task: Task, lba: int, count: int) -> Result:
+async def _read(unit: LogicalUnit, task: Task, lba: int, count: int, fua: bool) -> Result:
     if count > unit.limits.max_transfer:
         raise too_long(task.cdb, unit.limits.max_transfer)
     if not count:
         return DONE
-    if unit.modes.read_cache_disabled and unit.backing.written:
-        await unit.backing.flush()  # RCD: what is read is on the medium
+    if (fua or unit.modes.read_cache_disabled) and unit.backing.written:
+        await unit.backing.flush()  # what is read is to be on the medium
     size = count << unit.shift
     try:
         data = await unit.backing.read(lba << unit.shift, size)
@@ -74,11 +71,9 @@ async def _read(unit: LogicalUnit, task: Task, lba: int, count: int) -> Result:
 
 
 @command("WRITE(6)", "0a 1f ffff ff 07", Access.WRITE, MEDIUM | CHANGES, extent=extent_6, data_out=blocks_out)
-async def write_6(unit: LogicalUnit, task: Task) -> Result:
+def write_6(unit: LogicalUnit, task: Task) -> Awaitable[Result]:
     """Write blocks; 0 means 256."""
-    lba, count = extent_6(task.cdb)
-    await write_blocks(unit, task, lba, count, not unit.modes.write_cache)
-    return DONE
+    return _write(unit, task, *extent_6(task.cdb), not unit.modes.write_cache)
 
 
 @command(
@@ -105,29 +100,32 @@ async def write_6(unit: LogicalUnit, task: Task) -> Result:
     extent=extent_16,
     data_out=blocks_out,
 )
-async def write(unit: LogicalUnit, task: Task) -> Result:
+def write(unit: LogicalUnit, task: Task) -> Awaitable[Result]:
     """Write blocks; with FUA, or without a write cache, they are durable when it ends."""
     cdb = task.cdb
-    lba, count = extent_of(cdb)
-    await write_blocks(unit, task, lba, count, bool(cdb[1] & _FUA) or not unit.modes.write_cache)
-    return DONE
+    return _write(unit, task, *extent_of(cdb), bool(cdb[1] & _FUA) or not unit.modes.write_cache)
 
 
-async def write_blocks(unit: LogicalUnit, task: Task, lba: int, count: int, durable: bool) -> Piece:
-    """Write the data-out of a command with `count` blocks and return what was written: less when less has come."""
-    if count > unit.limits.max_transfer:
-        raise too_long(task.cdb, unit.limits.max_transfer)
-    data = task.data
-    size = count << unit.shift
-    if len(data) != size:
-        # To the byte: of a truncated transfer what came is written, and GOOD says no more (FCP-4 9.4.2).
-        data = memoryview(data)[:size]
+async def _write(unit: LogicalUnit, task: Task, lba: int, count: int, durable: bool) -> Result:
+    data = data_out(unit, task, count)
     if len(data):
         try:
             await unit.backing.write(lba << unit.shift, data, durable)
         except FopError as error:
             raise write_failed(unit, task, error, lba) from error
-    return data
+    return DONE
+
+
+def data_out(unit: LogicalUnit, task: Task, count: int) -> Piece:
+    """Return the data-out of a command that writes `count` blocks: less when less has come, and then to the byte.
+
+    GOOD says no more of a truncated transfer than that what came was written (FCP-4 9.4.2). Raises CheckCondition for
+    more blocks than a command may have.
+    """
+    if count > unit.limits.max_transfer:
+        raise too_long(task.cdb, unit.limits.max_transfer)
+    data, size = task.data, count << unit.shift
+    return data if len(data) == size else memoryview(data)[:size]
 
 
 # The whole file is made durable whatever the range. 0 blocks are not taken as "to the end" here: that would make every

@@ -18,8 +18,8 @@ from glustx.scsi.commands import (
     extent_16,
     extent_of,
 )
-from glustx.scsi.medium import breathe, first_difference, miscompare, read_failed, whole_blocks
-from glustx.scsi.read_write import blocks_out, write_blocks
+from glustx.scsi.medium import breathe, first_difference, miscompare, read_failed, whole_blocks, write_failed
+from glustx.scsi.read_write import blocks_out, data_out
 from glustx.scsi.sense import invalid_field
 from glustx.scsi.task import DONE, Piece, Result, Task
 
@@ -105,7 +105,12 @@ async def write_and_verify(unit: LogicalUnit, task: Task) -> Result:
     """Write blocks durably and check that they can be read, with BYTCHK that they hold what was written."""
     cdb = task.cdb
     lba, count = extent_of(cdb)
-    data = await write_blocks(unit, task, lba, count, True)
+    data = data_out(unit, task, count)
+    if len(data):
+        try:
+            await unit.backing.write(lba << unit.shift, data, durable=True)
+        except FopError as error:
+            raise write_failed(unit, task, error, lba) from error
     if cdb[1] & _DATA:
         await compare(unit, task, lba, data)
     else:
