@@ -7,6 +7,7 @@ are private as well: nothing of the machine's changes.
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import os
 import re
@@ -222,7 +223,7 @@ def test_statedump(volume: OurVolume) -> None:
     def dumps() -> list[Path]:
         return [path for path in (volume.root / "run/gluster").iterdir() if path.name.startswith(name)]
 
-    wait_until("a statedump", dumps, timeout=3)
+    wait_until("a statedump", dumps)
     (dump,) = dumps()
     lines = dump.read_text().splitlines()
     assert lines[0].startswith("DUMP-START-TIME: ") and lines[-1].startswith("DUMP-END-TIME: ")
@@ -236,7 +237,7 @@ def test_the_log_is_rotated(volume: OurVolume) -> None:
     log.rename(moved)
     try:
         os.kill(volume.pid(), signal.SIGHUP)
-        wait_until("the log file is there again", log.exists, timeout=10)
+        wait_until("the log file is there again", log.exists)
         volume.gluster("top", "v1", "open", ok=False)
         assert "is not offered" in log.read_text() and "is not offered" not in moved.read_text().splitlines()[-1]
     finally:
@@ -250,9 +251,9 @@ def test_options_change_under_a_client(volume: OurVolume, mount: Path) -> None:
     pid = volume.pid()
     (mount / "file").write_text("before")
     volume.gluster("set", "v1", "features.read-only", "on")
-    wait_until("read-only", lambda: refused(mount / "other"), timeout=10)
+    wait_until("read-only", lambda: refused(mount / "other"))
     volume.gluster("set", "v1", "features.read-only", "off")
-    wait_until("not read-only", lambda: not refused(mount / "other"), timeout=10)
+    wait_until("not read-only", lambda: not refused(mount / "other"))
     assert (mount / "file").read_text() == "before"
     assert volume.pid() == pid
     for name in ("file", "other"):
@@ -270,16 +271,16 @@ def refused(path: Path) -> bool:
 def test_an_option_that_must_wait_keeps_no_other_from_its_turn(volume: OurVolume) -> None:
     volume.gluster("set", "v1", "storage.build-pgfid", "on")
     sentence = "v1-posix: update-link-count-parent cannot be changed while the graph is up: it waits until"
-    wait_until("a word about what waits", lambda: sentence in volume.log(), timeout=10)
+    wait_until("a word about what waits", lambda: sentence in volume.log())
     volume.gluster("set", "v1", "storage.reserve", "2")
-    wait_until("the other option", lambda: "v1-posix: reserve '1' -> '2'" in volume.log(), timeout=10)
+    wait_until("the other option", lambda: "v1-posix: reserve '1' -> '2'" in volume.log())
     assert volume.log().count(sentence) == 1
     volume.gluster("reset", "v1")
 
 
 def test_an_option_that_somebody_relies_on_is_refused(volume: OurVolume) -> None:
     volume.gluster("set", "v1", "features.trash", "on")
-    wait_until("the reason", lambda: "has trash on, which is not offered; turn it off" in volume.log(), timeout=10)
+    wait_until("the reason", lambda: "has trash on, which is not offered; turn it off" in volume.log())
     volume.gluster("stop", "v1")
     volume.gluster("start", "v1", ok=False)
     assert volume.told_pid() == 0 if "Started" in volume.gluster("info", "v1") else True
@@ -299,10 +300,10 @@ def test_killed_and_started_by_force(volume: OurVolume, mount: Path) -> None:
         doomed = volume.pid()
         os.kill(doomed, signal.SIGKILL)
         assert wait_gone(doomed)
-        wait_until("glusterd sees that it is gone", lambda: volume.told_pid() == 0, timeout=10)
+        wait_until("glusterd sees that it is gone", lambda: volume.told_pid() == 0)
         volume.gluster("start", "v1", "force")
         assert volume.told_pid() == inside(volume.pid())
-        wait_until("the client is back", lambda: os.path.exists(mount / "kept"), timeout=30)
+        wait_until("the client is back", lambda: os.path.exists(mount / "kept"))
         file.write(" and more")
     assert (mount / "kept").read_text() == "acknowledged and more"
     os.unlink(mount / "kept")
@@ -320,7 +321,7 @@ def test_ended_by_others(volume: OurVolume, how: str) -> None:
         volume.cage.run("gf_attach", "-d", socket, str(volume.folder.resolve()))
     assert wait_gone(pid, 5)
     assert not volume.inner(pid_file).exists()
-    wait_until("glusterd sees that it is gone", lambda: volume.told_pid() == 0, timeout=10)
+    wait_until("glusterd sees that it is gone", lambda: volume.told_pid() == 0)
     volume.gluster("start", "v1", "force")
     assert volume.told_pid() == inside(volume.pid())
 
@@ -333,11 +334,11 @@ def test_glusterd_is_away_for_a_while(volume: OurVolume, mount: Path) -> None:
     assert wait_gone(daemon)
     (mount / "meanwhile").write_text("x")
     volume.cage.run("env", *volume.environment, "glusterd")
-    wait_until("glusterd has found the brick", lambda: volume.told_pid() == inside(pid), timeout=20)
+    wait_until("glusterd has found the brick", lambda: volume.told_pid() == inside(pid))
     volume.gluster("set", "v1", "features.read-only", "on")
-    wait_until("the option arrives", lambda: refused(mount / "meanwhile"), timeout=20)
+    wait_until("the option arrives", lambda: refused(mount / "meanwhile"))
     volume.gluster("reset", "v1")
-    wait_until("and goes", lambda: not refused(mount / "meanwhile"), timeout=20)
+    wait_until("and goes", lambda: not refused(mount / "meanwhile"))
     os.unlink(mount / "meanwhile")
     assert volume.pid() == pid
 
@@ -353,10 +354,124 @@ def test_bricks_of_replicated_volumes_are_refused(volume: OurVolume) -> None:
     try:
         volume.gluster("start", "v2", ok=False)
         assert "bricks of replicated volumes are not offered" in volume.log()
-        wait_until("only the other volume's brick is left", lambda: len(volume.pids()) == 1, timeout=10)
+        wait_until("only the other volume's brick is left", lambda: len(volume.pids()) == 1)
     finally:
         volume.gluster("delete", "v2")
         volume.serve_by_glustx()
+
+
+# -- several bricks ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def of_several(
+    volume: OurVolume, name: str, count: int, *words: str, more: int = 0, stocks: int | None = None
+) -> Iterator[OurVolume]:
+    """Another volume of the same glusterd, started, of `count` bricks of ours; `more` are ready to be added to it, and
+    the one with the number `stocks` is served by stock."""
+    bricks = [volume.work / f"{name}-{number}" for number in range(count + more)]
+    for brick in bricks:
+        brick.mkdir()
+    ours = [path for number, path in enumerate(bricks) if number != stocks]
+    (volume.work / "bricks").write_text("".join(f"{path}\n" for path in [volume.folder.resolve(), *ours]))
+    volume.gluster("create", name, *words, *(f"{NetNamespace.ADDRESS}:{path}" for path in bricks[:count]), "force")
+    other = copy.copy(volume)
+    other.volume = name
+    try:
+        volume.gluster("start", name)
+        yield other
+    finally:
+        volume.gluster("stop", name, ok="Started" in volume.gluster("info", name))
+        volume.gluster("delete", name)
+        volume.serve_by_glustx()
+
+
+def bricks_of(volume: OurVolume, name: str) -> dict[str, int]:
+    """The processes that serve a volume, by brick, as `gluster volume status` tells them too."""
+    found = {}
+    for pid in volume.pids():
+        words = words_of(pid)
+        if words[words.index("--volfile-id") + 1].startswith(f"{name}."):
+            found[words[words.index("--brick-name") + 1]] = pid
+    told = re.findall(r"\s(?:Y|N)\s+(\S+)\s*$", volume.gluster("status", name), re.MULTILINE)
+    assert sorted(map(inside, found.values())) == sorted(int(pid) for pid in told if pid != "N/A")
+    return found
+
+
+def test_a_distributed_volume(volume: OurVolume, tmp_path: Path) -> None:
+    need_peer("mount.glusterfs", "/dev/fuse")
+    with of_several(volume, "v2", 2) as pair:
+        point = tmp_path / "point"
+        point.mkdir()
+        with stock_mount(pair, point) as mounted:
+            fill(mounted, "spread")
+            for number in range(20):  # to names that may belong to the other brick
+                os.rename(mounted / f"spread-folder/deep/er/file{number}", mounted / f"spread-folder/deep/new{number}")
+            clients = seen_by_clients(mounted)
+            first, second = bricks_of(volume, "v2").items()
+            assert all("glustx" in words_of(pid) for _, pid in (first, second))
+            assert all(sum(1 for _ in Path(path).glob("*/deep/er/*")) > 3 for path, _ in (first, second))
+            doomed = Path(second[0])
+            kept = next(path for path in mounted.glob("spread-folder/deep/er/*") if holds(doomed, mounted, path))
+            os.kill(second[1], signal.SIGKILL)
+            assert wait_gone(second[1])
+            wait_until("the client knows", lambda: not os.path.exists(kept))
+            wait_until("so does glusterd", lambda: list(bricks_of(volume, "v2")) == [first[0]])
+            volume.gluster("start", "v2", "force")
+            again = bricks_of(volume, "v2")
+            assert again[first[0]] == first[1] and again[second[0]] != second[1]
+            wait_until("the client is back", lambda: os.path.exists(kept))
+        with stock_mount(pair, point) as mounted:
+            assert seen_by_clients(mounted) == clients
+        volume.gluster("statedump", "v2")
+        names = [f"{path.strip('/').replace('/', '-')}.{inside(pid)}.dump." for path, pid in again.items()]
+        run = volume.root / "run/gluster"
+        wait_until("two statedumps", lambda: all(list(run.glob(f"{name}*")) for name in names))
+        for name in names:
+            (dump,) = run.glob(f"{name}*")
+            assert "[storage/posix.v2-posix]" in dump.read_text().splitlines()
+            dump.unlink()
+    wait_until("both bricks have ended", lambda: len(volume.pids()) == 1)
+
+
+def holds(brick: Path, root: Path, path: Path) -> bool:
+    """Whether a brick has a file itself, and not only a pointer to where it is."""
+    there = brick / path.relative_to(root)
+    return there.exists() and "trusted.glusterfs.dht.linkto" not in os.listxattr(there)
+
+
+@pytest.mark.long
+def test_a_brick_is_added_and_files_move_there_with_their_times(volume: OurVolume, tmp_path: Path) -> None:
+    """Beside one of stock's."""
+    need_peer("mount.glusterfs", "/dev/fuse")
+    with of_several(volume, "v3", 2, more=1, stocks=1) as three:
+        point = tmp_path / "point"
+        point.mkdir()
+        with stock_mount(three, point) as mounted:
+            fill(mounted, "spread")
+            clients = without_times_of_symlinks(mounted)
+        volume.gluster("add-brick", "v3", f"{NetNamespace.ADDRESS}:{volume.work / 'v3-2'}", "force")
+        volume.gluster("rebalance", "v3", "start", "force")
+
+        def over() -> bool:
+            told = volume.gluster("rebalance", "v3", "status")
+            assert "failed" not in told
+            return "completed" in told
+
+        wait_until("the rebalance is over", over)
+        by = {path[-1]: "glustx" in words_of(pid) for path, pid in bricks_of(volume, "v3").items()}
+        assert by == {"0": True, "1": False, "2": True}
+        assert sum(1 for _ in (volume.work / "v3-2").glob("*/deep/er/*")) > 3
+        with stock_mount(three, point) as mounted:
+            assert without_times_of_symlinks(mounted) == clients
+
+
+def without_times_of_symlinks(root: Path) -> dict[str, tuple[object, ...]]:
+    """What clients see, but for the times of symbolic links: rebalance does not take those along, whoever serves."""
+    return {
+        name: facts[:5] + facts[7:] if os.path.islink(root / name) else facts
+        for name, facts in seen_by_clients(root).items()
+    }
 
 
 # -- to and fro --------------------------------------------------------------------------------------------------------
@@ -422,7 +537,7 @@ def test_a_volume_goes_from_one_to_the_other_and_back(volume: OurVolume, tmp_pat
     disk: dict[str, object] = {}
     for turn, by in enumerate(("glustx", "stock", "glustx", "stock", "glustx")):
         volume.gluster("stop", "v1")
-        wait_until("the brick has ended", lambda: not volume.pids(), timeout=10)
+        wait_until("the brick has ended", lambda: not volume.pids())
         assert disk == {} or on_disk(volume.folder) == disk, "a stop has changed the brick"
         volume.serve_by_stock() if by == "stock" else volume.serve_by_glustx()
         volume.gluster("start", "v1")
