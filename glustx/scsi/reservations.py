@@ -76,6 +76,7 @@ class Reservations:
         self._reading = Lock()
         self._poll: TimerHandle | None = None
         self._corrupt = False
+        self._stopped = False
 
     async def load(self) -> None:
         """Read what is kept with the file; GraphError for a record that cannot be read.
@@ -92,7 +93,7 @@ class Reservations:
                     kept.generation, kept.events = 0, []
                     if not kept.persists:
                         kept.registrations, kept.kind, kept.holder = [], 0, None
-                    if kept.registrations != state.registrations:
+                    if kept != state:
                         kept.serial += 1
                         await store.write(kept)
                     state = kept
@@ -102,6 +103,8 @@ class Reservations:
                 f"{self.unit!r}: {error} is in xattr {KEY}; whoever had reserved the unit would lose it, so it is not"
                 " opened (remove the xattr to give all reservations up)"
             ) from None
+        except FopError as error:
+            raise GraphError(f"{self.unit!r}: its reservations cannot be read: {error}") from error
         self._install(state)
         self._renew(self.unit.reactor.time())
 
@@ -110,6 +113,7 @@ class Reservations:
         if self._poll is not None:
             self._poll.cancel()
             self._poll = None
+        self._stopped = True
         self.valid_until = math.inf
         try:
             await self.store.leave()
@@ -154,22 +158,30 @@ class Reservations:
 
     def _renew(self, read_at: float) -> None:
         if not self.store.shared:
+            self.valid_until = math.inf
             return
         self.valid_until = read_at + LEASE
-        if self.state.registrations and self._poll is None:
-            # Another gateway's news reach nexuses that send nothing, and tasks that it aborts end.
+        if self.state.registrations:
+            self._look_later()
+
+    def _look_later(self) -> None:
+        # Another gateway's news reach nexuses that send nothing, and tasks that it aborts end.
+        if self._poll is None:
             self._poll = self.unit.reactor.call_later(LEASE, self._look)
 
     def _look(self) -> None:
         self._poll = None
 
         def looked(_: object, error: BaseException | None) -> None:
-            if isinstance(error, FopError):
-                log.warning("%r: %s", self.unit, error)
-            elif error is not None and not isinstance(error, CheckCondition):
+            if isinstance(error, (FopError, CheckCondition)):
+                # Commands say so to initiators, and a brick that is away is told of elsewhere.
+                log.debug("%r: %s", self.unit, error)
+                if not self._stopped:
+                    self._look_later()
+            elif error is not None:
                 log.error("%r: %s", self.unit, error, exc_info=error)
 
-        if self.valid_until != math.inf:
+        if not self._stopped:
             drive(self.refresh(), looked)
 
     def _install(self, state: State) -> None:

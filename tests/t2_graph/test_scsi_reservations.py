@@ -14,6 +14,7 @@ from glustx.scsi.pr_commands import transport_id
 from glustx.scsi.pr_store import KEY
 from glustx.scsi.reservations import LEASE
 from glustx.scsi.task import CONFLICT, GOOD, TASK_ABORTED, Nexus, Result
+from glustx.xlators.features.locks import Locks
 from tests.conftest import ExpectedLogs
 from tests.scsi_kit import NAME, Rig, cdb_10
 
@@ -432,3 +433,16 @@ def test_a_record_that_cannot_be_written_changes_nothing() -> None:
         assert cluster.keys() == [] and cluster.generation() == 0
     finally:
         cluster.close()
+
+
+def test_a_gateway_finds_reservations_again_after_its_connection_was_lost(both: Gateways) -> None:
+    first, second = both.first, both.second
+    both.wait_out(first, first.nexus, REGISTER, 0, KEY_1)
+    locks = first.graph.top.xlator
+    assert isinstance(locks, Locks)
+    turn(locks.locks.client_gone, "")
+    assert first.reactor.wait(first.unit.reservations.store.alone())
+    both.reactor.advance(2 * LEASE)
+    assert second.may(second.other) == first.may(first.other) == "rw"
+    assert not first.reactor.wait(first.unit.reservations.store.alone()), "each has said again that it is there"
+    assert not second.reactor.wait(second.unit.reservations.store.alone())
