@@ -208,6 +208,10 @@ def _offered(unit: LogicalUnit) -> bool:
     return unit.config.sanitize
 
 
+def _erases(unit: LogicalUnit) -> bool:
+    return unit.config.sanitize and unit.config.unmap
+
+
 @command(
     "SANITIZE OVERWRITE",
     "48 a1 0000000000 ffff 07",
@@ -242,7 +246,7 @@ async def overwrite(unit: LogicalUnit, task: Task) -> Result:
     CHANGES,
     service_action=_BLOCK_ERASE,
     timeout=86400,
-    offered=_offered,
+    offered=_erases,
 )
 async def block_erase(unit: LogicalUnit, task: Task) -> Result:
     """Overwrite all data with zeroes and give its space back."""

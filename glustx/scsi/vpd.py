@@ -110,6 +110,8 @@ def _characteristics(unit: LogicalUnit, nexus: Nexus) -> bytes:
     data = bytearray(60)
     struct.pack_into(">H", data, 0, unit.config.rpm)
     data[3] = unit.config.formfactor & 0x0F
+    if unit.config.sanitize and unit.config.unmap:
+        data[3] |= 0x40  # WABEREQ 01b: after a BLOCK ERASE reads succeed
     data[4] = 0x03  # FUAB, VBULS
     return bytes(data)
 
