@@ -329,6 +329,16 @@ def test_a_full_brick_predicts_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch
     assert rig.unit.statistics.refused == {errno.ENOSPC: 1}
 
 
+def test_a_threshold_that_is_met_shows_in_the_log_and_nowhere_else(rig: Rig) -> None:
+    exceptions(rig, 0, 4)
+    rig.unit.exceptions.threshold = True
+    rig.unit.exceptions.review()
+    assert parameters(rig, 0x2F)[0][:2] == b"\x38\x07"
+    assert [told(rig), told(rig)] == ["", ""], "thresholds have unit attentions of their own"
+    exceptions(rig, 0, 6)
+    assert rig.good("030000002000")[12:14] == b"\x38\x07"
+
+
 def test_a_test_exception_as_an_attention(rig: Rig) -> None:
     other = rig.login(OTHER)
     exceptions(rig, 0x04, 2)
