@@ -120,8 +120,13 @@ def check(*keys: str) -> Callable[[Callable[[Wire], None]], Callable[[Wire], Non
 def _(b: Wire) -> None:
     file = b.make(b"patterns")
     b(fops.Setxattr(file.loc, Xdata({b"user.a1": b"1", b"user.a2": b"2", b"user.b": b"3"})))
-    found = b.ask(file, {b"user.a*": 0, b"user.b": uint(0), b"user.none": 0})
-    assert {key: bytes(found[key]) for key in found} == {b"user.a1": b"1", b"user.a2": b"2", b"user.b": b"3"}
+    asked = Xdata({b"user.a*": 0, b"user.b": uint(0), b"user.none": 0})
+    found = b.ask(file, dict(asked))
+    wanted = {b"user.a1": b"1", b"user.a2": b"2", b"user.b": b"3"}
+    assert {key: bytes(found[key]) for key in found} == wanted
+    for req in (fops.Stat(file.loc, xdata=asked), fops.Fstat(file.fd, xdata=asked)):
+        told = b(req).xdata
+        assert {key: bytes(told[key]) for key in told} == wanted
 
 
 @check("any xattr")
@@ -351,6 +356,22 @@ def _(b: Wire) -> None:
     assert b(fops.Lookup(loc, xdata=Xdata({parent: uint(0)}))).xdata.number(parent) == 1
     at = Loc(pargfid=ROOT_GFID, name=b"entrylk")
     assert b(fops.Lookup(at, xdata=Xdata({count: uint(0)}))).xdata.number(count) == 1
+
+
+@check("link-count")
+def _(b: Wire) -> None:
+    file, asked = b.make(b"links"), Xdata({b"link-count": "glusterfs.xattrop_index_count"})
+    pending = b.folder / ".glusterfs" / "indices" / "xattrop"
+    assert b.ask(file, dict(asked)).number(b"link-count", -1) == 0
+    pending.mkdir(parents=True, exist_ok=True)
+    (pending / "xattrop-base").touch()
+    assert b(fops.Fstat(file.fd, xdata=asked)).xdata.number(b"link-count", -1) == 0
+    (pending / "a gfid").touch()
+    assert b(fops.Stat(file.loc, xdata=asked)).xdata.number(b"link-count") == 1
+    with pytest.raises(FopError, match="ENOENT") as caught:
+        b(fops.Lookup(Loc(pargfid=ROOT_GFID, name=b"none"), xdata=asked))
+    assert caught.value.xdata is not None and caught.value.xdata.number(b"link-count") == 1
+    assert b"link-count" not in b.ask(file, {b"link-count": "something else"})
 
 
 @check("glusterfs.lk.lkmode")

@@ -320,26 +320,27 @@ class Locks(Xlator):
         name = subject if isinstance(subject, Loc) else None
         changes: dict[str, Any] = {"xdata": reply.xdata.plus(self._counts(req.xdata, gfid, name))}
         if isinstance(reply, fops.ReaddirReply):
-            changes["entries"] = tuple(
-                msgspec.structs.replace(entry, xattrs=entry.xattrs.plus(self._counts(req.xdata, entry.stat.gfid)))
-                if entry.stat is not None
-                else entry
-                for entry in reply.entries
-            )
+            changes["entries"] = tuple(self._counted_entry(req.xdata, gfid, entry) for entry in reply.entries)
         return msgspec.structs.replace(reply, **changes)
+
+    def _counted_entry(self, asked: Xdata, pargfid: bytes, entry: fops.DirEntry) -> fops.DirEntry:
+        if entry.stat is None:
+            return entry
+        counts = self._counts(asked, entry.stat.gfid, Loc(pargfid=pargfid, name=entry.name))
+        return msgspec.structs.replace(entry, xattrs=entry.xattrs.plus(counts))
 
     def _counts(self, asked: Xdata, gfid: bytes, loc: Loc | None = None) -> dict[bytes, object]:
         state = self.locks.find(gfid)
         counts: dict[bytes, object] = {}
+        if xdata.INODELK_DOM_COUNT in asked:
+            domain = asked.text(xdata.INODELK_DOM_COUNT).encode("utf-8", "surrogateescape")
+            counts[xdata.INODELK_COUNT] = state.held(InodeHold, domain) if state else 0
         if xdata.INODELK_COUNT in asked:
             counts[xdata.INODELK_COUNT] = state.held(InodeHold) if state else 0
         if xdata.ENTRYLK_COUNT in asked:
             counts[xdata.ENTRYLK_COUNT] = state.held(EntryHold) if state else 0
         if xdata.POSIXLK_COUNT in asked:
             counts[xdata.POSIXLK_COUNT] = len(state.posix) if state else 0
-        if xdata.INODELK_DOM_COUNT in asked:
-            domain = asked.text(xdata.INODELK_DOM_COUNT).encode("utf-8", "surrogateescape")
-            counts[xdata.INODELK_COUNT] = state.held(InodeHold, domain) if state else 0
         if xdata.MULTI_DOM_LK_COUNT in asked:
             for key in asked:
                 if key.startswith(_DOM_PREFIX):

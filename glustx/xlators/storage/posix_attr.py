@@ -12,7 +12,7 @@ import stat
 import time
 
 from glustx import fops
-from glustx.fops import AttrReply, Done, Fop, PrePost
+from glustx.fops import Done, Fop, PrePost
 from glustx.values import (
     IATT_ALL,
     SET_ATIME,
@@ -40,7 +40,6 @@ from glustx.xlators.storage.posix_object import (
     At,
     Dir,
     Obj,
-    OpenFile,
     pack_mdata,
 )
 from glustx.xlators.storage.posix_reserve import allocated, reserved_blocks
@@ -181,30 +180,6 @@ class PosixAttr(PosixEntry):
         obj.iatt = None
 
     # -- fops ------------------------------------------------------------------------------------------------------
-
-    async def stat(self, req: fops.Stat) -> AttrReply:
-        """STAT."""
-        try:
-            obj, st = self.find(req.loc.gfid)
-        except OSError as error:
-            raise self.failed(req, error) from error
-        kept = obj.iatt
-        if kept is None or kept.blocks != st.st_blocks or kept.size != st.st_size:
-            kept = self.iatt(obj, st)
-        return AttrReply(stat=kept)
-
-    async def fstat(self, req: fops.Fstat) -> AttrReply:
-        """FSTAT."""
-        try:
-            f: OpenFile = req.fd.slots.get(self._fds) or self.opened(req.fd)
-            st = os.fstat(f.fd)
-            obj = f.obj
-            kept = obj.iatt
-            if kept is None or st.st_ctime_ns != obj.ctime or kept.blocks != st.st_blocks or kept.size != st.st_size:
-                kept = self.seen(obj, st, f.fd)
-        except OSError as error:
-            raise self.failed(req, error) from error
-        return AttrReply(stat=kept)
 
     async def setattr(self, req: fops.Setattr) -> PrePost:
         """SETATTR: mode, owner and times; a symlink's mode is left alone, as Linux has none."""

@@ -13,12 +13,13 @@ import stat
 
 from glustx import fops
 from glustx.errors import FopError
-from glustx.fops import LookupReply, ReadlinkReply
+from glustx.fops import AttrReply, LookupReply, ReadlinkReply
 from glustx.values import NULL_GFID, ROOT_GFID, ZERO_IATT, Loc
 from glustx.xdata import (
     CONTENT,
     EMPTY,
     GET_SIZE,
+    LINK_COUNT,
     LIST_XATTR,
     OPEN_ACTIVE_FD_COUNT,
     OPEN_FD_COUNT,
@@ -35,12 +36,14 @@ from glustx.xlators.storage.posix_object import (
     At,
     Dir,
     Obj,
+    OpenFile,
 )
 
 XATTR_PREFIXES = (b"user.", b"trusted.", b"security.", b"system.")
 # What list-xattr leaves out, as in stock.
 _UNLISTED = ("security.selinux", "trusted.glusterfs.quota.*", "trusted.*.xtime")
 _KEY_MAX = 255
+_PENDING = ".glusterfs/indices/xattrop"
 # A new object may have got these without anybody setting them: labels of security modules, inherited ACLs.
 _BY_KERNEL = (b"security.selinux", b"security.SMACK", b"security.evm", b"security.apparmor", b"system.")
 # Bytes of file contents that are kept with answers.
@@ -59,10 +62,11 @@ class Plan:
         counts: keys that ask for the number of open fds.
         everything: return all xattrs (AFR's list-xattr).
         size: return the size of regular files.
+        links: tell whether replicate's heal has something to do here.
         gifts: a creation finds xattrs to set on the new object, or a check of the parent to make.
     """
 
-    __slots__ = ("content", "counts", "everything", "gifts", "keys", "patterns", "size")
+    __slots__ = ("content", "counts", "everything", "gifts", "keys", "links", "patterns", "size")
 
     def __init__(self, xdata: Xdata) -> None:
         named = [k for k in xdata if k.startswith(XATTR_PREFIXES) and k not in (GFID_KEY, VOLUME_ID_KEY)]
@@ -74,6 +78,7 @@ class Plan:
         self.counts = [k for k in (OPEN_FD_COUNT, OPEN_ACTIVE_FD_COUNT) if k in xdata]
         self.everything = LIST_XATTR in xdata
         self.size = GET_SIZE in xdata
+        self.links = LINK_COUNT in xdata and xdata.text(LINK_COUNT) == "glusterfs.xattrop_index_count"
         self.gifts = bool(named) or PREOP_PARENT_KEY in xdata
 
     @property
@@ -129,6 +134,8 @@ class PosixLookup(PosixAttr):
                 reply = obj.reply
             else:
                 reply = self.fill(obj, st, plan, self.at_name(parent, name, st) if obj.is_dir else obj.xpath)
+            if plan.links:
+                reply = self._with_links(reply)
             stat_ = obj.iatt
             if stat_ is None or stat_.blocks != st.st_blocks or stat_.size != st.st_size:
                 stat_ = self.iatt(obj, st)
@@ -140,7 +147,8 @@ class PosixLookup(PosixAttr):
             if not os.fstat(parent.fd).st_nlink:
                 self.forget(parent.obj)
                 raise self.failed(req, OSError(errno.ESTALE, "the parent is gone")) from error
-            raise FopError(errno.ENOENT, f"{self.graph.surroundings.host}:{self.brick}: lookup {loc}") from error
+            links = self._with_links(EMPTY) if plan.links else None
+            raise FopError(errno.ENOENT, f"{self.graph.surroundings.host}:{self.brick}: lookup {loc}", links) from error
         except OSError as error:
             raise self.failed(req, error) from error
         return LookupReply(xdata=reply, stat=stat_, postparent=postparent)
@@ -170,6 +178,8 @@ class PosixLookup(PosixAttr):
                 reply = obj.reply
             else:
                 reply = self.fill(obj, st, plan, self.at(obj))
+            if plan.links:
+                reply = self._with_links(reply)
         except OSError as error:
             raise self.failed(req, error) from error
         return LookupReply(xdata=reply, stat=self.seen(obj, st, self.at(obj)), postparent=ZERO_IATT)
@@ -190,15 +200,67 @@ class PosixLookup(PosixAttr):
         except OSError:
             return None
 
+    async def stat(self, req: fops.Stat) -> AttrReply:
+        """STAT, with what xdata asks for as LOOKUP has it, but for the content: who may read it is judged there."""
+        try:
+            obj, st = self.find(req.loc.gfid)
+            xdata = self._answer(req.xdata, obj, st, self.at(obj)) if req.xdata is not EMPTY else EMPTY
+        except OSError as error:
+            raise self.failed(req, error) from error
+        kept = obj.iatt
+        if kept is None or kept.blocks != st.st_blocks or kept.size != st.st_size:
+            kept = self.iatt(obj, st)
+        return AttrReply(xdata=xdata, stat=kept)
+
+    async def fstat(self, req: fops.Fstat) -> AttrReply:
+        """FSTAT, as STAT."""
+        try:
+            f: OpenFile = req.fd.slots.get(self._fds) or self.opened(req.fd)
+            st = os.fstat(f.fd)
+            obj = f.obj
+            kept = obj.iatt
+            if kept is None or st.st_ctime_ns != obj.ctime or kept.blocks != st.st_blocks or kept.size != st.st_size:
+                kept = self.seen(obj, st, f.fd)
+            xdata = self._answer(req.xdata, obj, st, f.fd) if req.xdata is not EMPTY else EMPTY
+        except OSError as error:
+            raise self.failed(req, error) from error
+        return AttrReply(xdata=xdata, stat=kept)
+
+    def _answer(self, asked: Xdata, obj: Obj, st: os.stat_result, at: At) -> Xdata:
+        plan: Plan | None = asked.template.plan
+        if plan is None:
+            plan = asked.template.plan = Plan(asked)
+        if plan.idle:
+            reply = EMPTY
+        elif plan.content < 0:
+            kept = obj.plan is plan and obj.reply_fds == obj.fds
+            reply = obj.reply if kept else self.fill(obj, st, plan, at)
+        else:
+            values = self._counted(obj, st, plan)
+            self._fill_xattrs(values, obj, plan, at)
+            reply = Xdata(values)
+        return self._with_links(reply) if plan.links else reply
+
+    def _counted(self, obj: Obj, st: os.stat_result, plan: Plan) -> dict[bytes, object]:
+        values: dict[bytes, object] = {key: uint(obj.fds) for key in plan.counts}
+        if plan.size and stat.S_ISREG(st.st_mode):
+            values[GET_SIZE] = uint(st.st_size)
+        return values
+
+    def _with_links(self, reply: Xdata) -> Xdata:
+        """Tell whether replicate's heal has something to do on this brick, as features/index does: never, unless the
+        folder comes from a replicated volume."""
+        try:
+            with os.scandir(os.path.join(self.brick, _PENDING)) as names:
+                pending = any(not entry.name.startswith("xattrop-") for entry in names)
+        except OSError:
+            pending = False
+        return reply.plus({LINK_COUNT: int(pending)})
+
     def fill(self, obj: Obj, st: os.stat_result, plan: Plan, at: At) -> Xdata:
         """Return the xdata that answers `plan` for an object whose record is valid, and keep it with the object."""
-        values: dict[bytes, object] = {}
-        content = -1
-        if stat.S_ISREG(st.st_mode):
-            if plan.size:
-                values[GET_SIZE] = uint(st.st_size)
-            if st.st_size <= plan.content:
-                content = st.st_size
+        values = self._counted(obj, st, plan)
+        content = st.st_size if stat.S_ISREG(st.st_mode) and st.st_size <= plan.content else -1
         fd = self._peek_fd(obj) if content > 0 else -1
         try:
             self._fill_xattrs(values, obj, plan, at if fd < 0 else fd)
@@ -212,8 +274,6 @@ class PosixLookup(PosixAttr):
         finally:
             if fd >= 0:
                 os.close(fd)
-        for key in plan.counts:
-            values[key] = uint(obj.fds)
         obj.reply = reply = Xdata(values) if values else EMPTY
         obj.plan, obj.reply_fds = plan, obj.fds
         weight = 0
