@@ -12,10 +12,10 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not long" $(PYTEST)
 
-# Minutes to hours: all kill rounds, every file system and program, and another seed each time.
+# Minutes to hours: all kill rounds, every file system and program, and another seed each time. docs/long.md tells of it.
 long: export GLUSTX_TEST_SEED ?= random
 long: $(STAMP)
-	$(BIN)/python -m pytest --timeout=3600 $(PYTEST)
+	$(BIN)/python -m pytest -p tests.long_table --timeout=3600 $(PYTEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
