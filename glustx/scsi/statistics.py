@@ -96,6 +96,6 @@ class Statistics:
         self.refused[error.errno] = self.refused.get(error.errno, 0) + 1
         unit = task.unit
         where = f"{unit.backing.volume}:{unit.backing.path}" if unit is not None else "?"
-        log.warning("%s: opcode %#04x of %s failed: %s", where, task.cdb[0], task.nexus.initiator, error)
+        log.warning("%s: opcode %#04x of %s failed: %s", where, task.cdb[0], task.nexus.initiator, str(error))
         if unit is not None and error.errno == errno.EIO:
             unit.exceptions.failed()
