@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from glustx import fops
 from glustx.scsi.sense import MISCOMPARE
 from glustx.scsi.task import GOOD
-from tests.scsi_kit import MEMORY, Rig, cdb_10, cdb_12, cdb_16
+from tests.scsi_kit import MEMORY, Faulty, Rig, cdb_10, cdb_12, cdb_16
 
 BS = 512
 
@@ -152,5 +153,21 @@ def test_many_sessions_increment_one_block(volfile: str) -> None:
         assert wins == 25
         assert int.from_bytes(rig.good(cdb_10(0x28, 9, 1)), "big") == wins
         assert len(rig.unit.order) == 0
+    finally:
+        rig.close()
+
+
+def test_the_data_of_a_brick_that_is_far_stays_there() -> None:
+    rig = Rig(size=64 << 20)
+    try:
+        rig.unit.backing.remote = True
+        data = pattern(8 << 20)
+        rig.good(cdb_16(0x8A, 0, len(data) // BS), data)
+        brick = Faulty(rig)
+        rig.good(cdb_16(0x8F, 0, rig.unit.blocks))
+        assert brick.counts[fops.Rchecksum] == 8 and brick.counts[fops.Seek] <= 4  # the rest is a hole
+        rig.good(cdb_16(0x8F, 0, len(data) // BS, 0x02), data)
+        assert brick.counts[fops.Read] == 0
+        assert sum(brick.counts.values()) < 25
     finally:
         rig.close()
