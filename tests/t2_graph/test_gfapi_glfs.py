@@ -159,6 +159,13 @@ def test_dup_and_locks(fs):
     assert found is not None and (found.exclusive, found.start, found.length) == (True, 0, 10)
     g.glfs_posix_lock(fd, no_lock, 0, 10, False)
     assert g.glfs_test_lock(other, write_lock, 0, 0) is None
+    g.glfs_file_lock(fd, write_lock, 0, 10, False, True)
+    with pytest.raises(BlockingIOError):
+        g.glfs_file_lock(other, read_lock, 5, 1, False, False)
+    g.glfs_file_lock(fd, no_lock, 0, 10, False, False)
+    with pytest.raises(OSError, match="ENOSYS"):
+        g.glfs_lease(fd, 2, b"an id".ljust(16, b"\0"), None)  # the volume has leases off
+    g.glfs_lease(fd, 0, b"", None)
     g.glfs_close(fd)
     g.glfs_close(other)
 
