@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from glustx.errors import FopError
@@ -141,9 +142,11 @@ def _kind(task: Task) -> Kind:
         raise invalid_field(2, 3, f"reservation type {task.cdb[2] & 0x0F}") from None
 
 
-async def _change(unit: LogicalUnit, action: object, *, restricts: bool = False, drains: bool = False) -> Result:
+async def _change(
+    unit: LogicalUnit, action: Callable[[State], bool], *, restricts: bool = False, drains: bool = False
+) -> Result:
     try:
-        await unit.reservations.change(action, restricts=restricts, drains=drains)  # type: ignore[arg-type]
+        await unit.reservations.change(action, restricts=restricts, drains=drains)
     except Conflict:
         return CONFLICT
     except FopError as error:
