@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import glob
 import importlib.metadata
+import itertools
 import os
 import queue
 import secrets
@@ -134,11 +135,20 @@ def need_peer(*names: str) -> None:
     pytest.skip(sentence)
 
 
+# Below those that the kernel gives to whoever asks for any, so that nobody else comes by one of them.
+_PORTS = range(10_000, 32_000)
+_next_port = itertools.count(os.getpid() * 1009)
+
+
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port that nobody listened on a moment ago; a program that can bind port 0 itself should do that instead."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that nobody listens on and no other call gets; a program that can bind port 0 itself should."""
+    for _ in _PORTS:
+        port = _PORTS[next(_next_port) % len(_PORTS)]
+        with socket.socket() as probe:
+            with contextlib.suppress(OSError):
+                probe.bind((host, port))
+                return port
+    raise AssertionError("no port is free")
 
 
 # Seconds for what comes sooner or later: only a test that fails waits that long.

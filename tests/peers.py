@@ -157,7 +157,7 @@ class Cage:
         if self.process.popen.stdin is not None:
             self.process.popen.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.popen.wait(10)
+            self.process.popen.wait(60)
         self.process.stop()
 
 

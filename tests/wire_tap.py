@@ -47,7 +47,7 @@ class WireTap:
                 sock.shutdown(socket.SHUT_RDWR)
             sock.close()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
     def _accept(self) -> None:
         while True:

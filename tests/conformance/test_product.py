@@ -134,7 +134,7 @@ def over_the_wire(way: Way, below: str, options: tuple[str, str], program: int) 
         text = client_volfile(brick.address, options=client)
         graph = Graph.load(text, Surroundings(pump, pump, volume="test"), source="<client>")
         try:
-            pump.run(graph.start(), 20)
+            pump.run(graph.start(), 60)
             assert graph.root.link.up, graph.root.link.why  # type: ignore[attr-defined]
             assert graph.root.link.spoken.program.version == program  # type: ignore[attr-defined]
             pump.start_background()

@@ -34,7 +34,7 @@ def through_the_wire(below: str, above: str = "", server: str = "", client: str 
         text = client_volfile(brick.address, above, client)
         graph = Graph.load(text, Surroundings(pump, pump, volume="test"), source="<client>")
         try:
-            pump.run(graph.start(), 20)
+            pump.run(graph.start(), 60)
             pump.start_background()
             yield Brick(lambda request: pump.run(graph.top(request), 60))
             pump.run(graph.stop(), 20)

@@ -110,7 +110,7 @@ def through_the_old_program(below: str) -> Iterator[Brick]:
         text = client_volfile(brick.address).replace("end-volume", "    option testing.old-protocol on\nend-volume", 1)
         graph = Graph.load(text, Surroundings(pump, pump, volume="test"), source="<client>")
         try:
-            pump.run(graph.start(), 20)
+            pump.run(graph.start(), 60)
             assert graph.root.link.spoken.program.version == 330  # type: ignore[attr-defined]
             pump.start_background()
             yield Brick(lambda request: pump.run(graph.top(request), 60))

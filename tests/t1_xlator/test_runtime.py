@@ -767,18 +767,18 @@ def test_a_job_that_has_begun_ends_though_its_fop_is_gone() -> None:
 
     def job() -> None:
         begun.set()
-        assert go.wait(20)
+        assert go.wait(60)
         ended.set()
 
     async def fop() -> None:
         await workers.submit(reactor, job)
 
     call = Call(fop())
-    assert begun.wait(20)
+    assert begun.wait(60)
     call.cancel()
     assert call.cancelled
     go.set()
-    assert ended.wait(20)
+    assert ended.wait(60)
     reactor.wait(fop())  # the worker still serves
     assert call.cancelled
 

@@ -381,12 +381,12 @@ def test_shielded_calls_end_before_the_interrupt_counts() -> None:
 
     def work() -> int:
         begun.set()
-        go.wait(10)
+        go.wait(60)
         done.append(1)
         return 7
 
     def interrupt() -> None:
-        begun.wait(10)
+        begun.wait(60)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         go.set()
 

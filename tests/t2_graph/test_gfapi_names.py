@@ -318,7 +318,7 @@ def test_who_asks_is_the_threads_own(memory):
             memory.setfsgid(2000 + number)
             memory.setfsgroups([3000 + number])
             for i in range(20):
-                barrier.wait(20)
+                barrier.wait(60)
                 memory.create(f"/d/{number}-{i}").close()
             found = memory._core.caller
             assert (found.uid, found.gid, found.groups) == (1000 + number, 2000 + number, (3000 + number,))

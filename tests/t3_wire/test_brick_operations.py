@@ -363,5 +363,5 @@ def test_a_folder_that_another_process_is_about_to_give_up(tmp_path: Path) -> No
     pid = int(pid_file.read_text())
     assert pid != starting.pid
     os.kill(pid, signal.SIGTERM)
-    assert wait_gone(pid, 5) and not pid_file.exists()
+    assert wait_gone(pid) and not pid_file.exists()
     assert log.read_text().rstrip().endswith("the brick has ended")

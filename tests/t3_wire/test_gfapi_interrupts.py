@@ -183,7 +183,7 @@ class Volley:
     def stop(self) -> None:
         self._over = True
         self._armed.release()
-        self._thread.join(5)
+        self._thread.join(60)
 
 
 class Ledger:
@@ -305,7 +305,7 @@ def test_beside_other_threads(brick: Served, vol: Volume, seeded: random.Random)
         over.set()
         volley.stop()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
     assert not failures and not any(thread.is_alive() for thread in threads)
     ledger.file.close()
     expect_nothing_held(brick, lambda: vol.exists("/"))

@@ -80,7 +80,7 @@ class Wire:
         return graph
 
     async def run(self, co: Any) -> Any:
-        return await asyncio.wait_for(drive_in_loop(co, self.loop), 20)
+        return await asyncio.wait_for(drive_in_loop(co, self.loop), 60)
 
     def begin(self, graph: Graph, req: fops.Fop) -> asyncio.Task[Any]:
         return self.loop.create_task(self.run(graph.top(req)))
@@ -133,7 +133,7 @@ async def settled(locks: Any, waiting: int) -> None:
         ):
             await asyncio.sleep(0)
 
-    await asyncio.wait_for(poll(), 20)
+    await asyncio.wait_for(poll(), 60)
 
 
 def test_posix_locks_of_two_clients() -> None:
@@ -163,7 +163,7 @@ def test_contention_reaches_the_holder_and_nobody_else() -> None:
         gfid = (await wire.file(one)).gfid
         await wire.run(one.top(inodelk(gfid, b"\1" * 8, F_SETLK)))
         waiting = wire.begin(two, inodelk(gfid, b"\2" * 8, F_SETLKW))
-        told = await asyncio.wait_for(wire.upcalls[one].get(), 20)
+        told = await asyncio.wait_for(wire.upcalls[one].get(), 60)
         assert told == InodelkContention("", gfid, told.flock, 9, b"vol-replicate-0")
         assert (told.flock.type, told.flock.start, told.flock.len) == (F_WRLCK, 0, 0)
         counted = await wire.run(two.top(fops.Stat(Loc(gfid=gfid), xdata=Xdata({INODELK_COUNT: 0}))))
@@ -173,7 +173,7 @@ def test_contention_reaches_the_holder_and_nobody_else() -> None:
         entry = fops.Entrylk(ROOT_LOC, b"d", ENTRYLK_LOCK, ENTRYLK_WRLCK, b"file", caller=Caller(pid=9, lk_owner=b"a"))
         await wire.run(two.top(entry))
         other = wire.begin(one, fops.Entrylk(ROOT_LOC, b"d", ENTRYLK_LOCK, ENTRYLK_WRLCK, caller=Caller(lk_owner=b"b")))
-        told = await asyncio.wait_for(wire.upcalls[two].get(), 20)
+        told = await asyncio.wait_for(wire.upcalls[two].get(), 60)
         assert told == EntrylkContention("", ROOT_GFID, ENTRYLK_WRLCK, 9, b"file", b"d")
         assert wire.upcalls[one].empty()
         other.cancel()

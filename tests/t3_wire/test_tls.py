@@ -138,7 +138,7 @@ def test_threads_share_one_connection(brick: Served, ca: Authority) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
         assert found == [1 << 20] * 8
 
 

@@ -197,7 +197,7 @@ def locks(vol: Volume, other: Volume, top: str) -> None:
         thread.start()
         assert mine.stat().st_size == 0 and not got.wait(0.05)
         mine.unlock(0, 10)
-        assert got.wait(20)
+        assert got.wait(60)
         thread.join()
 
 

@@ -227,7 +227,7 @@ class Load:
         self._up = threading.Event()
         self._tasks = threading.Thread(target=self._loop.run_until_complete, args=(self._asynchronous(source(peer)),))
         self._tasks.start()
-        assert self._up.wait(30)
+        assert self._up.wait(60)
         for thread in self._threads:
             thread.start()
 

@@ -182,7 +182,7 @@ def test_an_idle_client_for_ten_minutes(kind: str, tmp_path: Path) -> None:
             time.sleep(600)
         finally:
             over.set()
-            thread.join(30)
+            thread.join(60)
         assert vol.stat("/").st_ino == 1
         for dump in (link(vol), *found):
             print(kind, dump)

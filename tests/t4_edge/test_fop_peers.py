@@ -74,7 +74,7 @@ end-volume
     pump = Pump()
     graph = Graph.load(text, Surroundings(pump, pump, volume="test"), source="<client>")
     try:
-        pump.run(graph.start(), 20)
+        pump.run(graph.start(), 60)
         assert graph.root.link.up, graph.root.link.why  # type: ignore[attr-defined]
         assert graph.root.link.spoken.program.version == program  # type: ignore[attr-defined]
         yield pump, graph

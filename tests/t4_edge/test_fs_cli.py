@@ -170,7 +170,7 @@ def test_an_interrupted_copy_leaves_nothing(volume: Volume, tmp_path: Path) -> N
         watch = Stopwatch()
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
-        assert process.wait(20) == 130
+        assert process.wait(60) == 130
     assert watch.seconds() < 5
     assert rest.splitlines()[-1].endswith("cp: interrupted; no file was left half done")
     assert set(os.listdir(volume.folder)) == before
@@ -183,7 +183,7 @@ def test_a_reader_that_goes_away(ours: Volume) -> None:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.read(10)
         process.stdout.close()
-        assert process.stderr.read() == b"" and process.wait(20) == 1
+        assert process.stderr.read() == b"" and process.wait(60) == 1
 
 
 def test_a_volume_that_goes_away(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_a_brick_goes_down_when_its_health_check_fails(tmp_path: Path) -> None:
         health = folder / ".glusterfs/health_check"
         health.unlink(missing_ok=True)
         health.mkdir()
-        assert wait_gone(peer.bricks[0], 20)
+        assert wait_gone(peer.bricks[0])
         for call in (lambda: vol.stat("/f"), file.close):
             with pytest.raises(OSError, match="ENOTCONN") as caught:
                 call()

@@ -359,7 +359,7 @@ def test_posix_locks_from_two_mounts(mount: Path, second_mount: Path) -> None:
         waiter.start()
         assert not granted.wait(0.5)
         fcntl.lockf(ours, fcntl.LOCK_UN, 10, 0)
-        assert granted.wait(10)
+        assert granted.wait(60)
         waiter.join()
         with pytest.raises(BlockingIOError):
             fcntl.lockf(ours, fcntl.LOCK_SH | fcntl.LOCK_NB, 5, 0)

@@ -95,7 +95,7 @@ def test_a_client_that_is_not_allowed(tmp_path: Path) -> None:
 def test_a_port_that_hangs_up() -> None:
     """As one does that expects TLS."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(20)
+        listener.settimeout(60)
 
         def hang_up() -> None:
             try:
@@ -114,7 +114,7 @@ def test_a_port_that_hangs_up() -> None:
                 f"gluster://127.0.0.1:{server.port}/vm/", f"{where}: it hangs up on the first call; it may want TLS"
             )
         listener.shutdown(socket.SHUT_RDWR)
-    thread.join(10)
+    thread.join(60)
 
 
 def test_the_volume_is_usable_afterwards(served: ServedVolume) -> None:

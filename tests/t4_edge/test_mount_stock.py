@@ -236,7 +236,7 @@ def test_files_stay_open_and_locked_while_the_graph_is_replaced(volume: StockVol
             seen(vol, lambda: "v1-io-cache" not in vol.graph.xlators)
             stop.set()
             for thread in threads:
-                thread.join(10)
+                thread.join(60)
             assert failures == []
             file.unlock()
             seen(other, lambda: "v1-io-cache" not in other.graph.xlators)
@@ -302,7 +302,7 @@ def test_graph_after_graph_under_load(volume: StockVolume) -> None:
         finally:
             stop.set()
             for thread in threads:
-                thread.join(30)
+                thread.join(60)
             gluster(volume, "reset", "v1")
     assert failures == [] and not any(thread.is_alive() for thread in threads)
     print(f"slowest round: {slowest[0]:.3f} s")

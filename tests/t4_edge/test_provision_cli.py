@@ -174,7 +174,7 @@ def test_an_interruption_leaves_nothing_behind(served: Served, number: int, code
     watch = Stopwatch()
     process.send_signal(number)
     rest = process.stderr.read()
-    assert process.wait(20) == code
+    assert process.wait(60) == code
     assert watch.seconds() < 10
     assert rest.splitlines()[-1] == f"glustx: {served.url('stopped.img')}: {said}; nothing was left behind"
     assert names(served) == before

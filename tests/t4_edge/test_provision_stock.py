@@ -116,7 +116,7 @@ def test_interruptions_at_seeded_moments(volume: StockVolume, seeded: random.Ran
                     process.wait(moment)
                 process.send_signal(signal.SIGINT)
                 said = process.stderr.read().splitlines()
-                code = process.wait(20)
+                code = process.wait(60)
             after = on_brick(volume) - before
             # What ends Python itself after the report is not caught.
             assert (code, after) in ((130, set()), *((code, {"i.img"}) for code in (0, 130, -2))), (moment, said)

@@ -112,12 +112,12 @@ def test_a_health_check_that_hangs_has_failed(
     def fsync(fd: int) -> None:
         began.append(fd)
         under_way.set()
-        assert go_on.wait(30)
+        assert go_on.wait(60)
         real(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
     brick.reactor.advance(30)
-    assert under_way.wait(30)
+    assert under_way.wait(60)
     brick.reactor.advance(20)
     assert brick.posix.health == "failed"
     brick.reactor.advance(300)
