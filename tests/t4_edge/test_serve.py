@@ -240,4 +240,4 @@ def test_a_brick_by_hand(tmp_path: Path) -> None:
     assert done.returncode == 2 and "needs --volfile" in done.stderr
     path.write_text(MEMORY)
     done = run("brick", "-f", path)
-    assert done.returncode == 1 and "the root locks is a features/locks, not protocol/server or export/iscsi" in done.stderr
+    assert done.returncode == 1 and "is a features/locks, not protocol/server or export/iscsi" in done.stderr
