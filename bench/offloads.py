@@ -2,8 +2,8 @@
 
     python bench/offloads.py [--size 40] [--folder /tmp] [--check]
 
-Needs root (a loop file system, a network namespace to count bytes in) and the Debian packages libiscsi7 and xfsprogs. The
-bytes are those of the loopback interface, both ways and headers included, of initiator and brick traffic together.
+Needs root (a loop file system, a network namespace to count bytes in) and the Debian packages libiscsi7 and xfsprogs.
+The bytes are those of the loopback interface, both ways and headers included, of initiator and brick traffic together.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def write_same(disk: Initiator, size: int) -> None:
 
 
 def extended_copy(disk: Initiator, naa: list[bytes], size: int) -> None:
-    """Copy `size` bytes from the first unit to the second: EXTENDED COPY(LID1), 64 segments of 65,535 blocks at most."""
+    """Copy `size` bytes from the first unit to the second: EXTENDED COPY(LID1), 64 segments at a time."""
     units = b"".join(
         struct.pack(">BBHBBBB20sI", 0xE4, 0, 0, 0x01, 0x03, 0, len(each), each, BLOCK & 0xFFFFFF) for each in naa
     )
@@ -118,7 +118,7 @@ def extended_copy(disk: Initiator, naa: list[bytes], size: int) -> None:
 
 
 def unmap_beside_reads(url: str, size: int) -> tuple[float, float, float]:
-    """UNMAP `size` bytes while another session reads the first block; return seconds, and median and greatest latency."""
+    """UNMAP `size` bytes while another session reads the first block; return seconds, median and greatest latency."""
     reader, writer = Initiator(url, "iqn.2026-12.org.example:reader"), Initiator(url)
     ended = threading.Event()
     latencies: list[float] = []

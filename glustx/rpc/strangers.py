@@ -1,4 +1,4 @@
-"""Connections to a server that have not logged in (SETVOLUME, iSCSI's login): they may be so many, and stay for so long.
+"""Connections to a server that have not logged in (SETVOLUME, iSCSI's login): so many may be, and stay for so long.
 
 A client logs in at once. Whoever connects and then says nothing, half of something, or something else than that would
 otherwise hold a descriptor for ever. When there are too many the one that has been here longest goes, so that

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from glustx.rpc.channel import QUEUE_HIGH, QUEUE_LOW, Address, Listener, Piece, Receiver
-from glustx.rpc.unix_socket import bound, refuse_living
+from glustx.rpc.sockets import bound, immutable, peer_name, refuse_living, socket_name
 from glustx.runtime import TimerHandle, Waiter, turn
 
 log = logging.getLogger("glustx.rpc")
@@ -54,23 +54,6 @@ class AsyncioReactor:
         self.loop.call_soon_threadsafe(turn, work)
 
 
-def _peer_name(sock: Any) -> str:
-    try:
-        return _name(sock.getpeername())
-    except OSError:
-        return "?"
-
-
-def _name(name: Any) -> str:
-    if isinstance(name, tuple):
-        return str(Address(name[0], name[1]))
-    return f"unix:{os.fsdecode(name) or 'peer'}"
-
-
-def _immutable(piece: Piece) -> bool:
-    return isinstance(piece, bytes) or (isinstance(piece, memoryview) and isinstance(piece.obj, bytes))
-
-
 class Stream(asyncio.BufferedProtocol):
     """One socket in an event loop, as a Channel for its receiver."""
 
@@ -98,8 +81,8 @@ class Stream(asyncio.BufferedProtocol):
         if sock is not None:
             if sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.peer = _peer_name(sock)
-            self.local = _name(sock.getsockname())
+            self.peer = peer_name(sock)
+            self.local = socket_name(sock.getsockname())
             if _HAS_WRITEV:
                 self._fd = sock.fileno()
         self._transport.set_write_buffer_limits(high=QUEUE_HIGH, low=QUEUE_LOW)
@@ -176,7 +159,7 @@ class Stream(asyncio.BufferedProtocol):
         small: list[Piece] = []
         for piece in pieces:
             self.sent += len(piece)
-            if len(piece) < _COPY_LIMIT or not _immutable(piece):
+            if len(piece) < _COPY_LIMIT or not immutable(piece):
                 small.append(piece)
                 continue
             if small:

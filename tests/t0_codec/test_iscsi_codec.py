@@ -262,7 +262,9 @@ def challenged(chap: ChapTarget, offered: str = "5") -> tuple[int, int, bytes]:
     return int(keys["CHAP_A"]), int(keys["CHAP_I"]), binary(keys["CHAP_C"])
 
 
-@pytest.mark.parametrize(("offered", "picked"), [("5", 5), ("8,7,6,5", 8), ("5,6", 5), ("6,5", 6), ("99,5,x", 5), ("0x7", 7)])
+@pytest.mark.parametrize(
+    ("offered", "picked"), [("5", 5), ("8,7,6,5", 8), ("5,6", 5), ("6,5", 6), ("99,5,x", 5), ("0x7", 7)]
+)
 def test_the_first_known_algorithm_is_picked(offered: str, picked: int) -> None:
     algorithm, identifier, challenge = challenged(ChapTarget("user", SECRET), offered)
     assert (algorithm, len(challenge)) == (picked, 32) and 0 <= identifier <= 255

@@ -1,4 +1,4 @@
-"""features/leases: who is granted a lease, what recalls one, who waits and goes on, what is left of a client that goes."""
+"""features/leases: who is granted a lease, what recalls one, who waits and goes on, what a client leaves that goes."""
 
 from __future__ import annotations
 

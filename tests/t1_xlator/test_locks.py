@@ -632,7 +632,6 @@ def test_limit_for_one_client() -> None:
     assert brick.lk(A, F_WRLCK, 20, 1).errno == 0
 
 
-
 # -- active locks
 
 

@@ -12,7 +12,7 @@ import stat
 import struct
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glustx import fops
 from glustx.fops import Done, Fop, XattropReply, XattrReply
@@ -65,6 +65,10 @@ class PosixXattr(PosixReaddir):
     """The fops on extended attributes."""
 
     zero_method: str
+
+    if TYPE_CHECKING:
+
+        def limits(self) -> dict[str, Any]: ...
 
     # -- where a request acts --------------------------------------------------------------------------------------
 

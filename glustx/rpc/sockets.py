@@ -1,4 +1,4 @@
-"""Unix sockets to listen on: event loops take a living one's path away, and leave the mode to the umask."""
+"""Sockets, whoever waits for them: unix sockets to listen on, and how a peer is called."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import errno
 import os
 import socket
 import stat
+from typing import Any
+
+from glustx.rpc.channel import Address, Piece
 
 
 def refuse_living(path: str) -> None:
@@ -37,3 +40,23 @@ def bound(path: str, mode: int | None) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def peer_name(sock: Any) -> str:
+    """Return what the other end is called in messages."""
+    try:
+        return socket_name(sock.getpeername())
+    except OSError:
+        return "?"
+
+
+def socket_name(name: Any) -> str:
+    """Return what getpeername or getsockname tells, as messages show it."""
+    if isinstance(name, tuple):
+        return str(Address(name[0], name[1]))
+    return f"unix:{os.fsdecode(name) or 'peer'}"
+
+
+def immutable(piece: Piece) -> bool:
+    """Tell whether a piece stays as it is, so that it need not be copied before it is sent."""
+    return isinstance(piece, bytes) or (isinstance(piece, memoryview) and isinstance(piece.obj, bytes))
