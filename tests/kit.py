@@ -66,7 +66,6 @@ PACKAGES = {
     "iscsi-ls": "libiscsi-bin",
     "iscsi-perf": "libiscsi-bin",
     "block-iscsi.so": "qemu-block-extra",
-    "tgtd": "tgt",
     "sg_vpd": "sg3-utils",
     "sg_inq": "sg3-utils",
     "sg_logs": "sg3-utils",
