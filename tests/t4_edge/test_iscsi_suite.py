@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -18,7 +19,7 @@ UNITS = {
     "removable": ("pblocksize=512", "removable=on"),
     "read-only": ("pblocksize=512", "readonly=on"),
 }
-# What a LUN does not offer, and why, is told in docs/iscsi.md.
+# WRITE ATOMIC, which no file system promises over a loss of power, and CRYPTO ERASE are not offered.
 NOT_OFFERED = re.compile(r"SCSI\.WriteAtomic16\..*|SCSI\.Sanitize\.(CryptoErase|Readonly|Reservations)")
 
 
