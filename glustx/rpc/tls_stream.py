@@ -26,8 +26,6 @@ _FIRST_SIZE = 4 << 10
 _READ_SIZE = 128 << 10
 # Ciphertext that may wait to be deciphered before the channel is not read from.
 _HIGH = 512 << 10
-# A copy costs less than a TLS record of its own.
-_RECORD = 16 << 10
 
 
 class TlsStream:
@@ -255,21 +253,16 @@ class TlsStream:
         return self._channel.sent if self._channel is not None else 0
 
     def write(self, pieces: Sequence[Piece]) -> None:
-        """Encipher and send the pieces."""
+        """Encipher and send the pieces, each in TLS records of its own.
+
+        No TLS record holds parts of two messages: stock goes back to its poll after one of them, and what its OpenSSL
+        has deciphered of the next waits there until more comes over the socket.
+        """
         if self._over:
             return
-        small: list[Piece] = []
         try:
             for piece in pieces:
-                if len(piece) < _RECORD:
-                    small.append(piece)
-                    continue
-                if small:
-                    self._encipher(b"".join(small))
-                    small = []
                 self._encipher(piece)
-            if small:
-                self._encipher(b"".join(small))
         except ssl.SSLError as error:
             self._reason = ConnectionAbortedError(errno.EPROTO, sentence(error, self.tls))
             self.abort(str(self._reason.strerror))
