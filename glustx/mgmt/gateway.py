@@ -174,9 +174,8 @@ class _Gateway:
         try:
             self.socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             address = Address(path=str(self.socket))
-            waiter = self.network.listen(address, lambda: gateway_control.make_receiver(operations))
+            waiter = self.network.listen(address, lambda: gateway_control.make_receiver(operations), mode=0o600)
             self.listener = await self._drive(bound(waiter))
-            os.chmod(self.socket, 0o600)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise ServeError(f"another gateway runs behind {self.socket}") from None
