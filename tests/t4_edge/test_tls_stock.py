@@ -72,9 +72,7 @@ async def _mounted(tls: Tls) -> list[str]:
         async with await volume.create("/b") as file:
             await file.write(DATA)
             watch = Stopwatch()
-            assert (
-                await file.pread(len(DATA), 0) == DATA
-            )  # several calls at a time
+            assert await file.pread(len(DATA), 0) == DATA  # several calls at a time
             assert watch.seconds() < 5
         names = await volume.listdir("/")
         await volume.unlink("/b")
