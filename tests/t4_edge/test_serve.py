@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -52,9 +53,17 @@ def memory(tmp_path: Path) -> Path:
     return path
 
 
+@functools.cache
+def first_port(state: Path) -> str:
+    """Where the bricks of one state's volumes begin, below the ports that anybody may be given."""
+    return str(free_port())
+
+
 @contextlib.contextmanager
 def served(tmp_path: Path, *words: str | Path) -> Iterator[tuple[Process, dict[str, Any]]]:
-    command = [*GLUSTX, "serve", *words, "--port", "0", "--state-dir", tmp_path / "state", "--json"]
+    state = tmp_path / "state"
+    ports = ["--port", "0", "--brick-port", first_port(state)]
+    command = [*GLUSTX, "serve", *words, *ports, "--state-dir", state, "--json"]
     with Process(command) as process:
         yield process, process.wait_line(json.loads)
 
